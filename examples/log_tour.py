@@ -172,8 +172,8 @@ def write_and_kill(directory: str, bar: Progress) -> tuple[Done, list[int]]:
                 writer.send_signal(signal.SIGKILL)
     bar.remove_task(task)
     check(writer.returncode == -signal.SIGKILL, f"the writer ended with {writer.returncode}")
-    told = f"killed after {ends[0]:,} events and {ends[1]:,} profiles were acknowledged"
-    return Done(told, sum(ends)), ends
+    summary = f"killed after {ends[0]:,} events and {ends[1]:,} profiles were acknowledged"
+    return Done(summary, sum(ends)), ends
 
 
 def recover(directory: str, acknowledged: list[int]) -> tuple[Done, LogManager]:
@@ -184,8 +184,8 @@ def recover(directory: str, acknowledged: list[int]) -> tuple[Done, LogManager]:
     for end, promised in zip(ends, acknowledged, strict=True):
         check(end >= promised and end % BATCH == 0, f"log ends at {end}, promised was {promised}")
     count = sum(one.recovered_segments for one in loaded)
-    told = f"{count} segments re-read; found {ends[0]:,} and {ends[1]:,} records"
-    return Done(told, size_bytes=sum(one.recovered_bytes for one in loaded)), manager
+    summary = f"{count} segments re-read; found {ends[0]:,} and {ends[1]:,} records"
+    return Done(summary, size_bytes=sum(one.recovered_bytes for one in loaded)), manager
 
 
 def write_the_rest(manager: LogManager, bar: Progress) -> Done:
@@ -240,8 +240,8 @@ def retain(manager: LogManager) -> Done:
         pass
     first = next(slices(log, log.log_start)).offsets
     check(bytes(first)[:8] == array("q", [log.log_start]).tobytes(), "first record kept")
-    told = f"{removed} segments removed, events begin at {log.log_start:,}"
-    return Done(told, size_bytes=log.size_bytes)
+    summary = f"{removed} segments removed, events begin at {log.log_start:,}"
+    return Done(summary, size_bytes=log.size_bytes)
 
 
 def compact(manager: LogManager) -> Done:
@@ -260,8 +260,8 @@ def compact(manager: LogManager) -> Done:
         check(value_bytes(part) == expected, "values after compaction")
         kept += offsets
     check(kept == sorted(newest.values()), f"{len(kept)} profiles of {USER_COUNT} users left")
-    told = f"{PROFILE_COUNT:,} upserts became {len(kept):,} records, the newest of every user"
-    return Done(f"{told}; {decimal(before)} before", PROFILE_COUNT, log.size_bytes)
+    summary = f"{PROFILE_COUNT:,} upserts became {len(kept):,} records, the newest of every user"
+    return Done(f"{summary}; {decimal(before)} before", PROFILE_COUNT, log.size_bytes)
 
 
 def restart(directory: str, manager: LogManager) -> Done:

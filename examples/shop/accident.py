@@ -21,14 +21,14 @@ class Accident:
         self._say = say
         self.killed: int | None = None
 
-    def look(self, story: Story) -> None:
+    def check(self, story: Story) -> None:
         """Whether it is time. Raises DemoFailed."""
         if self.killed is not None or 2 * story.written < story.event_count:
             return
-        told = client_of(self._brokers.servers).describe_topics([ORDERS])
-        leader = or_raise(told[ORDERS]).partitions[PARTITION].leader
+        topics = client_of(self._brokers.servers).describe_topics([ORDERS])
+        leader = or_raise(topics[ORDERS]).partitions[PARTITION].leader
         if leader is None:
-            raise DemoFailed(f"nobody leads {ORDERS}-{PARTITION}")
+            raise DemoFailed(f"{ORDERS}-{PARTITION} has no leader")
         self._brokers.kill(leader)
         self.killed = leader
         self._say(f"broker {leader}, which led {ORDERS}-{PARTITION}, was killed (SIGKILL)")

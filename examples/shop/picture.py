@@ -122,8 +122,8 @@ def _draw_batches(axes: "Axes", story: Story) -> None:
 
 def _written(story: Story, at: Floats) -> Floats:
     """Orders written until then."""
-    told_s = [told_s - story.started_s for told_s, _ in story.told]
-    return np.interp(at, [0, *told_s], [0, *(told.written for _, told in story.told)])
+    reported_s = [reported_s - story.started_s for reported_s, _ in story.reports]
+    return np.interp(at, [0, *reported_s], [0, *(report.written for _, report in story.reports)])
 
 
 def _read(story: Story, name: str, at: Floats) -> Floats:

@@ -20,7 +20,7 @@ from typing import IO, Final
 from pyspark.sql import SparkSession
 
 from examples.shop.events import Day
-from examples.shop.traffic import Told
+from examples.shop.traffic import OrdersProgress
 from millstream.testing.peers.runtimes import MissingRuntimeError, find_runtime
 from millstream.testing.spark.sessions import local_session
 
@@ -62,7 +62,7 @@ class Brokers:
         self._directory = directory
 
     def kill(self, broker_id: int) -> None:
-        """As a crash would end it: nothing is closed, nobody is told."""
+        """As a crash would end it: nothing is closed, no peer is notified."""
         pid_file = self._directory / f"broker-{broker_id}" / "millstream.pid"
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
@@ -86,14 +86,14 @@ class Shop:
     def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
         self._process = process
         self._log = log
-        self.told: list[tuple[float, Told]] = []
-        """What it said, and when."""
+        self.reports: list[tuple[float, OrdersProgress]] = []
+        """Its progress reports, with the time of each."""
         threading.Thread(target=self._listen, name="shop", daemon=True).start()
 
     def _listen(self) -> None:
         if self._process.stdout is not None:
             for line in self._process.stdout:
-                self.told.append((time.time(), Told.from_line(line)))
+                self.reports.append((time.time(), OrdersProgress.from_line(line)))
 
     def open_next_morning(self) -> None:
         """The first order of the next day; returns when it is stored. Raises DemoFailed."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from examples.shop.traffic import Told
+from examples.shop.traffic import OrdersProgress
 from millstream.pipelines.progress import lag_from_progress
 
 
@@ -71,12 +71,12 @@ class Story:
     event_count: int
     started_s: float
     batches: list[Batch] = field(default_factory=list)
-    told: list[tuple[float, Told]] = field(default_factory=list)
+    reports: list[tuple[float, OrdersProgress]] = field(default_factory=list)
     """What the shop said, and when."""
 
     @property
     def written(self) -> int:
-        return self.told[-1][1].written if self.told else 0
+        return self.reports[-1][1].written if self.reports else 0
 
     @property
     def ended_s(self) -> float:

@@ -61,13 +61,13 @@ def run(plan: Plan, console: Console) -> bool:
         prepare(servers, plan.day)
         log = plan.directory / "shop.log"
         shop = stack.enter_context(running_shop(servers, plan.day, seconds=plan.seconds, log=log))
-        story = Story(pipeline.QUERIES, plan.day.event_count, time.time(), told=shop.told)
+        story = Story(pipeline.QUERIES, plan.day.event_count, time.time(), reports=shop.reports)
         console.print(f"brokers on {servers}; the shop is open; starting Spark ...")
         spark = stack.enter_context(running_spark(plan.directory))
         queries = pipeline.Pipeline(spark, servers, plan.directory)
         accident = Accident(brokers, console.print)
         with view(console) as shown:
-            play(spark, queries, shop, story, shown, each_look=accident.look)
+            play(spark, queries, shop, story, shown, on_poll=accident.check)
         console.print("the day is over; checking ...")
         found = results(servers, plan.directory)
         compared = checks(expected(plan.day), found, late_rows=story.late_rows)

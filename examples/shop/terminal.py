@@ -88,10 +88,10 @@ def line(story: Story, at_s: float) -> str:
 
 def shop_time(story: Story) -> str:
     """At the end of the day it is 24:00."""
-    if not story.told:
+    if not story.reports:
         return "--:--"
-    _, told = story.told[-1]
-    minutes = int(told.shop_time_s - DAY_START.timestamp()) // 60
+    _, report = story.reports[-1]
+    minutes = int(report.shop_time_s - DAY_START.timestamp()) // 60
     return f"{minutes // 60:02}:{minutes % 60:02}"
 
 

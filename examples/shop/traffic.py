@@ -18,7 +18,7 @@ from examples.shop.events import DAY_START, TICK_COUNT, TICK_S, TOPIC, Day, Orde
 from millstream.client.blocking import BlockingClient, client_for
 
 
-class Told(NamedTuple):
+class OrdersProgress(NamedTuple):
     """A line of its output."""
 
     written: int
@@ -72,8 +72,11 @@ def write_day(servers: str, day: Day, *, seconds: float) -> None:
             # later than a tick and its own delay, whatever is read in between.
             writer.flush()
             written += len(orders.order_id)
-            print(Told(written, DAY_START.timestamp() + (number + 1) * TICK_S).line(), flush=True)
-        if sys.stdin.readline():  # nothing: nobody is there any more
+            print(
+                OrdersProgress(written, DAY_START.timestamp() + (number + 1) * TICK_S).line(),
+                flush=True,
+            )
+        if sys.stdin.readline():  # end of file: the demo has ended
             writer.write(columns(day.next_morning()))
 
 

@@ -1,4 +1,4 @@
-"""Starts the pipeline, looks on until the day is over, and stops it."""
+"""Starts the pipeline, polls it until the day is over, and stops it."""
 
 import signal
 import time
@@ -88,20 +88,20 @@ def play(
     story: Story,
     view: View,
     *,
-    each_look: Callable[[Story], None] = lambda _: None,
+    on_poll: Callable[[Story], None] = lambda _: None,
 ) -> None:
     """The whole day. Raises DemoFailed."""
 
-    def looked() -> None:
+    def on_poll_done() -> None:
         interruption.check()
-        each_look(story)
+        on_poll(story)
 
     listener = Listener(story)
     with noted_interruption() as interruption:
         spark.streams.addListener(listener)
         queries = pipeline.start()
         try:
-            watch(queries, shop, story, view, looked)
+            watch(queries, shop, story, view, on_poll_done)
         finally:
             for query in queries:
                 query.stop()
@@ -113,7 +113,7 @@ def watch(
     shop: Shop,
     story: Story,
     view: View,
-    looked: Callable[[], None] = lambda: None,
+    on_poll_done: Callable[[], None] = lambda: None,
 ) -> None:
     """Until every order is read and the last total of the day is written. Raises DemoFailed.
 
@@ -124,7 +124,7 @@ def watch(
     is_morning = False
     seen, seen_s = (0, 0), time.monotonic()
     while not (is_morning and story.is_read(story.event_count + 1) and story.has_passed(DAY_END)):
-        looked()
+        on_poll_done()
         view.show(story, time.time())
         shop.check()
         _check(queries)

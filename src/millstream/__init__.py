@@ -1,7 +1,7 @@
 """Millstream: a distributed, replicated commit log that speaks the Kafka protocol.
 
-ARCHITECTURE.md has the layers, the way of five requests with files and functions, and a table of
-where to find what. A lower layer never imports a higher one; `make check` proves it.
+ARCHITECTURE.md has the layers, the path of five requests through files and functions, and a table
+of where to find what. A lower layer never imports a higher one; `make check` proves it.
 """
 
 __version__ = "0.1.0.dev0"

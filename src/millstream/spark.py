@@ -1,7 +1,7 @@
-"""Spark sessions that find topics: `from millstream.spark import session`.
+"""Spark sessions with `format("millstream")`: `from millstream.spark import session`.
 
-Spark's workers run the `python3` of the path, and only what that one has installed is found. These
-functions let them run the interpreter that calls, and register the data source. PySpark is imported
+By default Spark's workers run the `python3` on the PATH, with only its installed packages. These
+functions make them run the calling interpreter, and register the data source. PySpark is imported
 when they are called.
 """
 
@@ -34,10 +34,10 @@ def session(
     conf: Mapping[str, str] | None = None,
     builder: "SparkSession.Builder | None" = None,
 ) -> "SparkSession":
-    """A Spark session that has `format("millstream")`: a new one, or the one that is there.
+    """A Spark session that has `format("millstream")`: the active one, or a new one.
 
-    `builder` is one of yours, with all that Spark can be told; the other options are added to it.
-    `PYSPARK_PYTHON` is respected where it is set. Raises SparkNotReady.
+    `builder` is your own, with any settings of Spark; the other options are added to it. An
+    existing `PYSPARK_PYTHON` is respected. Raises SparkNotReady.
     """
     _import_source()
     from pyspark.sql import SparkSession
@@ -55,14 +55,14 @@ def session(
 
 
 def register(spark: "SparkSession") -> "SparkSession":
-    """Let a session that is there know `format("millstream")`; returns it.
+    """Register `format("millstream")` in an existing session; returns it.
 
-    Raises SparkNotReady where its workers run a Python that does not have this package.
+    Raises SparkNotReady if its workers run a Python without this package.
     """
     source = _import_source()
     context: Any = getattr(spark, "sparkContext", None)
     if context is None:
-        return spark  # of Spark Connect, whose server has the source or has it not
+        return spark  # Spark Connect: whether the source is there depends on the server
     _check_workers(context)
     if not _is_known(spark):
         spark.dataSource.register(source)
@@ -72,7 +72,7 @@ def register(spark: "SparkSession") -> "SparkSession":
 def _is_known(spark: Any) -> bool:
     """Whether Spark has found it by itself, as the installed `pyspark_millstream`.
 
-    To register it once more would be a warning in the log, and there is no public way to ask.
+    Registering it again would log a warning, and there is no public API to check.
     """
     manager = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - see above
     return bool(manager.dataSourceExists(_NAME))
@@ -86,13 +86,14 @@ def _import_source() -> Any:
         if missing == _NAME:
             raise
         raise SparkNotReady(
-            f"{missing} is not installed; topics in Spark need it: pip install 'millstream[spark]'"
+            f"{missing} is not installed, and millstream's Spark data source needs it:"
+            " pip install 'millstream[spark]'"
         ) from None
     return MillstreamDataSource
 
 
 def _check_workers(context: Any) -> None:
-    """Only on this machine: what others have installed is not known here."""
+    """Check local workers; what is installed on other machines is not known here."""
     if not context.master.startswith("local"):
         return
     command = context.pythonExec
@@ -100,9 +101,9 @@ def _check_workers(context: Any) -> None:
     if found == sys.executable or (found is not None and _has_package(found)):
         return
     raise SparkNotReady(
-        f"Spark's workers run {found or command}, which does not have millstream. Stop the session"
-        f" and make it with millstream.spark.session(), or set {_WORKER}={sys.executable} before"
-        " it is made"
+        f"Spark's workers run {found or command}, where millstream is not installed. Stop the"
+        f" session and create it with millstream.spark.session(), or set"
+        f" {_WORKER}={sys.executable} before it is created"
     )
 
 

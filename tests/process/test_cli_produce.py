@@ -97,7 +97,9 @@ def test_lines_before_one_that_is_too_long_are_written(servers: str) -> None:
         done = produce(servers, "long", b"one\ntwo\n" + b"x" * 3_000_000 + end)
         assert done.code == 1
         first, second = done.err.splitlines()
-        assert first.startswith(f"millstream: line {number} is too long: a record has at most 10")
+        assert first.startswith(
+            f"millstream: line {number} is too long: a record can have at most 10"
+        )
         assert second == "2 records written to long"
 
 

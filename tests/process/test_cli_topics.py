@@ -65,8 +65,8 @@ def test_what_cannot_be_done_is_a_line_each_and_does_not_stop_the_rest(servers: 
     assert done.code == 1
     assert [row[1] for row in rows(done.out)] == ["two"]
     first, second = done.err.splitlines()
-    assert first.startswith("millstream: topic 'one' exists already")
-    assert second.startswith("millstream: topic 'bad name' is not possible")
+    assert first.startswith("millstream: topic 'one' already exists")
+    assert second.startswith("millstream: invalid topic 'bad name'")
     done = topics("describe", servers, "two", "three")
     assert (done.code, done.err) == (
         1,
@@ -81,7 +81,10 @@ def test_what_cannot_be_done_is_a_line_each_and_does_not_stop_the_rest(servers: 
 def test_a_setting_without_a_value_is_refused(servers: str, config: str) -> None:
     done = topics("create", servers, "x", "--config", config)
     assert (done.code, done.out) == (2, "")
-    assert done.err == f"millstream: --config {config}: a setting is KEY=VALUE\n"
+    assert (
+        done.err
+        == f"millstream: --config {config}: must be KEY=VALUE, for example retention.ms=60000\n"
+    )
 
 
 def test_a_wrong_setting_is_told_in_the_brokers_words(servers: str) -> None:

@@ -11,7 +11,7 @@ from kits.client.our_client import created
 from kits.client.reading_stories import servers
 from millstream.client.blocking import BlockingClient
 from millstream.client.offsets import LATEST
-from millstream.client.produce.plain_batch import plain_batch
+from millstream.client.produce.bytes_batch import bytes_batch
 from millstream.client.settings import ClientSettings
 from millstream.model.ids import Offset, TopicPartition
 from millstream.testing.broker_thread import BrokerThread
@@ -79,7 +79,7 @@ def test_plain_batches_are_written_as_arrow_batches_are(client: BlockingClient) 
             for at in range(0, 100, 10):
                 some = slice(at, at + 10)
                 columns = {"key": pa.array(keys[some]), "value": pa.array(values[some])}
-                plain = plain_batch(values[some], keys=keys[some])
+                plain = bytes_batch(values[some], keys=keys[some])
                 writer.write(plain if topic == "as-plain" else pa.record_batch(columns))
         stored[topic] = [_read(client, TopicPartition(topic, index)) for index in range(3)]
     assert stored["as-plain"] == stored["as-arrow"]

@@ -76,7 +76,7 @@ def test_a_cluster_is_not_cut_down(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert "belongs to 2 brokers" in done.stderr
+    assert "has the data of 2 brokers" in done.stderr
 
 
 def test_broker_alone_does_not_take_directories_of_a_cluster(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_every_broker_of_a_cluster_that_grew_gives_topics_as_many_replicas(
         cluster.admin.create_topics([NewTopic("events", num_partitions=1)])["events"].result(20)
         cluster.in_sync("events", 3)
     errors = (tmp_path / "stderr").read_text()
-    assert "broker 1: default.replication.factor is 3 now, for 3 brokers" in errors
+    assert "broker 1: default.replication.factor is now 3, for 3 brokers" in errors
     assert "disagree" not in errors
 
 

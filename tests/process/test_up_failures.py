@@ -82,7 +82,7 @@ def test_a_broker_that_runs(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with cluster_up(data, "--port", "0") as (_, cluster):
         reason, hint = failed_up(data)
-        assert f"runs already, pid {cluster.pid(1)}" in reason
+        assert f"is already running (pid {cluster.pid(1)})" in reason
     assert "--data-dir" in hint
 
 

@@ -107,7 +107,7 @@ def test_warnings_and_deaths_are_shown_between(tmp_path: Path) -> None:
         assert "INFO" not in shown
         assert "{" not in shown, "people read it"
         os.kill(int((home / "millstream.pid").read_text()), signal.SIGKILL)
-        assert "signal 9" in terminal.until("it can be started again")
+        assert "signal 9" in terminal.until("restart it with")
 
 
 def test_log_lines_go_to_a_file_in_full_while_the_terminal_has_the_banner(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from kits.client.model_log import ModelLog, Seen, random_log
 from millstream.client.fetch.chunks import Chunk, FetchLimits, ReadRange
 from millstream.client.fetch.decoder import BatchShape, Decoder
-from millstream.client.fetch.machine import FetchAsk, FetchMachine
-from millstream.client.fetch.plain import PlainDecoder
+from millstream.client.fetch.machine import FetchMachine, FetchRequestSpec
+from millstream.client.fetch.python_rows import PythonDecoder
 from millstream.model.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -48,8 +48,8 @@ class History:
                        batch_rows_max=rng.choice((1, 3, 1000)))
         )  # fmt: skip
         self.is_plain = seed % 2 == 1
-        self.plain = PlainDecoder(with_headers=False, checks_crcs=True)
-        self.under_way: list[FetchAsk] = []
+        self.plain = PythonDecoder(with_headers=False, checks_crcs=True)
+        self.under_way: list[FetchRequestSpec] = []
         self.waiting: deque[Chunk] = deque()
         self.found: dict[TopicPartition, list[Seen]] = {name: [] for name in self.logs}
         self.positions = {name: one.start for name, one in self.ranges.items()}
@@ -65,35 +65,35 @@ class History:
         choice = rng.random()
         if choice < 0.3 and self.machine.without_leader():
             name = rng.choice(self.machine.without_leader())
-            self.machine.found_leader(
+            self.machine.set_leader(
                 name, BrokerId(rng.randrange(2)), leader_epoch=LeaderEpoch(0), topic_id=TOPIC
             )
         elif choice < 0.6:
-            for broker in self.machine.brokers_to_ask():
-                ask = self.machine.next_ask(broker)
-                if ask is not None:
-                    self.under_way.append(ask)
+            for broker in self.machine.idle_brokers():
+                request = self.machine.next_request(broker)
+                if request is not None:
+                    self.under_way.append(request)
         elif choice < 0.85 and self.under_way:
             self._answer(self.under_way.pop(rng.randrange(len(self.under_way))))
         elif self.waiting:
             self._use(self.waiting.popleft())
         self._check()
 
-    def _answer(self, ask: FetchAsk) -> None:
+    def _answer(self, request: FetchRequestSpec) -> None:
         if self.rng.random() < 0.1:
-            self.machine.lost(ask)
+            self.machine.on_lost(request)
             return
-        answered = self.machine.on_answer(ask, self._response(ask))
-        assert not answered.errors
-        for chunk in answered.chunks:
+        result = self.machine.on_response(request, self._response(request))
+        assert not result.errors
+        for chunk in result.chunks:
             assert chunk.start == self.positions[chunk.partition], "a gap or a repeat"
             self.positions[chunk.partition] = chunk.stop
-        self.waiting.extend(answered.chunks)
+        self.waiting.extend(result.chunks)
 
-    def _response(self, ask: FetchAsk) -> FetchResponse:
+    def _response(self, request: FetchRequestSpec) -> FetchResponse:
         parts: list[PartitionData] = []
-        room, is_first = ask.bytes_max, True
-        for one in ask.partitions:
+        room, is_first = request.bytes_max, True
+        for one in request.partitions:
             if self.rng.random() < 0.1:
                 code = self.rng.choice(
                     (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -103,7 +103,7 @@ class History:
                 )
                 continue
             log = self.logs[one.partition]
-            is_committed = self.is_committed and not ask.is_peek
+            is_committed = self.is_committed and not request.is_peek
             records = log.read(
                 one.offset, min(room, self.limits.partition_bytes_max),
                 until=log.stable_end if is_committed else log.end, at_least_one=is_first,
@@ -129,13 +129,13 @@ class History:
             for rows in self.plain.batches(chunk):
                 self.found[rows.partition] += map(Seen, rows.offsets(), rows.values())
                 assert rows.offsets()[-1] < rows.next_offset <= chunk.stop
-            self.machine.released(chunk.charge_bytes)
+            self.machine.release(chunk.charge_bytes)
             return
         for one in self.decoder.batches(chunk):
             offsets, values = (one.batch.column(at).to_pylist() for at in range(2))
             self.found[one.partition] += map(Seen, offsets, values)
             assert offsets[-1] < one.next_offset <= chunk.stop
-        self.machine.released(chunk.charge_bytes)
+        self.machine.release(chunk.charge_bytes)
 
     def _check(self) -> None:
         """Held and reserved stay below the bound, apart from one batch that comes in any case."""

@@ -77,7 +77,7 @@ def test_a_batch_that_comes_again_changes_nothing(spark: SparkSession, tmp_path:
         servers = broker.bootstrap_servers
         run.prepare(servers, DAY)
         with running_shop(servers, DAY, seconds=4, log=tmp_path / "shop.log") as shop:
-            story = Story(QUERIES, DAY.event_count, time.time(), told=shop.told)
+            story = Story(QUERIES, DAY.event_count, time.time(), reports=shop.reports)
             quiet = Lines(Console(quiet=True))
             with pytest.raises(DemoFailed, match="power cut"):
                 play(spark, Interrupted(spark, servers, tmp_path), shop, story, quiet)

@@ -51,7 +51,7 @@ def test_spark_tells_the_line_before_a_task_runs(spark: SparkSession, servers: s
     with pytest.raises(AnalysisException, match="column 'value' is int; it must be string"):
         append(rows, servers, topic)
     writer = frame(spark, "value string", ("v",)).write.format("millstream").mode("overwrite")
-    with pytest.raises(AnalysisException, match=r"only ever added: use mode\('append'\)"):
+    with pytest.raises(AnalysisException, match=r"only be appended: use mode\('append'\)"):
         writer.option("kafka.bootstrap.servers", servers).option("topic", topic).save()
     assert values_of(servers, topic, 1, 0) == []
 
@@ -63,7 +63,7 @@ def test_a_row_without_topic_is_named(spark: SparkSession, servers: str) -> None
     made(servers, "sink-named")
     rows = frame(spark, "topic string, value string", ("sink-named", "v"), (None, "w")).coalesce(1)
     told = refused(rows, servers, None)
-    assert "row 1 of task 0: has no topic; give it one, or name one for all rows" in told
+    assert "row 1 of task 0: has no topic; set it, or give a topic for all rows" in told
 
 
 def test_a_topic_that_nobody_creates_is_told_soon(spark: SparkSession, strict: str) -> None:
@@ -163,7 +163,7 @@ def test_a_row_is_counted_in_the_task(servers: str) -> None:
     names = [topic] * 10
     first = pa.record_batch({"topic": names, "value": ["v"] * 10})
     second = pa.record_batch({"topic": [*names[:3], None, *names[4:]], "value": ["v"] * 10})
-    with pytest.raises(WriteFailed, match=r"^row 13 of task 0: has no topic; give it one"):
+    with pytest.raises(WriteFailed, match=r"^row 13 of task 0: has no topic; set it"):
         writer.write(iter([first, second]))
 
 

@@ -141,7 +141,7 @@ def test_schema_of_the_user_chooses_columns(spark: SparkSession, world: World) -
         ),
         (
             "headers array<struct<key:string not null,value:binary>>",
-            "what is in column 'headers' is nullable; leave out NOT NULL",
+            "the elements of column 'headers' are nullable; leave out NOT NULL",
         ),
     ],
 )

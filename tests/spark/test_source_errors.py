@@ -31,7 +31,7 @@ def test_wrong_options_are_told_where_the_frame_is_made(spark: SparkSession) -> 
     with told("option 'subscribe' is 'a': only one of subscribe, subscribePattern, assign"):
         both.load()
     stream = spark.readStream.format("millstream").options(**servers, subscribe="a")
-    with told("option 'minPartitions' is 'many': must be a whole number"):
+    with told("option 'minPartitions' is 'many': must be an integer"):
         stream.option("minPartitions", "many").load()
 
 
@@ -60,13 +60,13 @@ def test_security_that_is_not_there_is_told_before_anything_connects(spark: Spar
         "subscribe": "a",
         "kafka.security.protocol": "SSL",
     }
-    with told("ConfigInvalid: security.protocol=SSL is not there yet"):
+    with told("ConfigInvalid: security.protocol=SSL is not supported yet"):
         spark.read.format("millstream").options(**options).load().collect()
 
 
 def test_unknown_topic_is_told(spark: SparkSession, servers: str) -> None:
     options = World(servers, "").options(subscribe="no-such-topic")
-    with told("there is no topic named no-such-topic; create it first, or check the spelling"):
+    with told("unknown topic no-such-topic; create it first, or check the spelling"):
         spark.read.format("millstream").options(**options).load().collect()
 
 

@@ -133,8 +133,9 @@ def test_lost_records_stop_the_query_with_a_clear_line(world: World, query: Quer
     world.delete_before(topic, 15)
     with pytest.raises(StreamingQueryException) as stopped:
         query.run(**reading)
-    assert "DataLost: some records are no longer there: [KAFKA_DATA_LOSS.START_OFFSET_RESET]" in (
-        str(stopped.value)
+    assert (
+        "DataLost: some records are no longer available: [KAFKA_DATA_LOSS.START_OFFSET_RESET]"
+        in (str(stopped.value))
     )
     assert "set the option failOnDataLoss to false" in str(stopped.value)
     query.run(**reading, failOnDataLoss="false")

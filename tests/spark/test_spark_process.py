@@ -64,8 +64,8 @@ def test_nobody_elses_process_is_touched(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (
             "writer = write.streamWriter(schema, overwrite=False)\n"
-            "from millstream.pipelines.spark.task_report import TaskPlace, TaskWritten\n"
-            "writer.commit([TaskWritten(place=TaskPlace(task=0, attempt=0))], 0)\n",
+            "from millstream.pipelines.spark.task_report import TaskIdentity, TaskWritten\n"
+            "writer.commit([TaskWritten(identity=TaskIdentity(task=0, attempt=0))], 0)\n",
             ("pyarrow", "asyncio", "millstream.client.cluster"),
         ),
         (

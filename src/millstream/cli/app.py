@@ -1,4 +1,7 @@
-"""The commands and their options, put together: help, errors and everything not in `direct`."""
+"""The Typer application: all commands with their options, help and errors.
+
+`direct` runs the common forms of `broker` and `up` without loading it.
+"""
 
 from typing import Annotated
 
@@ -24,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-log = typer.Typer(help="Look into the log files of partitions; nothing is changed.")
+log = typer.Typer(help="Inspect the log files of partitions; read-only.")
 log.command("verify")(log_verify.verify)
 log.command("dump")(log_dump.dump)
 app.add_typer(log, name="log", no_args_is_help=True)
@@ -46,4 +49,4 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Hold what can be given without a command; the help is the app's."""
+    """Options without a command; the help text is the app's."""

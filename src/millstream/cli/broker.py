@@ -9,19 +9,23 @@ import typer
 
 def broker(
     config: Annotated[
-        Path, typer.Option("--config", help="server.properties or a TOML file.", metavar="FILE")
+        Path,
+        typer.Option(
+            "--config", help="Settings: a server.properties or TOML file.", metavar="FILE"
+        ),
     ],
     zookeeper: Annotated[
         str | None,
         typer.Option(
-            help="Servers of the coordination service, h1:2181,h2:2181; without any it is alone.",
+            help="Servers of the coordination service, for example h1:2181,h2:2181. Without it,"
+            " and without zookeeper.connect in FILE, the broker runs standalone.",
             metavar="SERVERS",
         ),
     ] = None,
     lifeline: Annotated[
         int | None,
         typer.Option(
-            help="A descriptor to read from; its end stops the broker.",
+            help="File descriptor to read from; end of file stops the broker.",
             metavar="FD",
             min=0,
             hidden=True,
@@ -30,7 +34,7 @@ def broker(
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            help="Where metrics are served if no setting says; a free port if it is taken.",
+            help="Port for metrics unless metrics.port is set; a free one if it is taken.",
             metavar="PORT",
             min=0,
             max=65535,
@@ -38,7 +42,10 @@ def broker(
         ),
     ] = None,
 ) -> None:
-    """Run one broker until SIGTERM or Ctrl-C; prints `ready: host:port` when clients can come."""
-    from millstream.broker.process import run  # only here: the other commands need no broker
+    """Run one broker until SIGTERM or Ctrl-C.
+
+    Prints `ready: host:port` once clients can connect.
+    """
+    from millstream.broker.process import run  # local: the other commands need no broker
 
     sys.exit(run(config, zookeeper=zookeeper, lifeline=lifeline, metrics_port=metrics_port))

@@ -1,7 +1,8 @@
 """The data directory of `millstream up`: one folder per broker with its settings and pid file.
 
-A directory is a cluster's, be it of one broker, with the keeper's folder beside the brokers'. One
-that was made by a broker alone, which kept its metadata in its own files, becomes one if it can.
+A directory belongs to a cluster, even if that has one broker, and has the keeper's folder beside
+the brokers'. One that was made by a standalone broker, which keeps its metadata in its own files,
+is converted if possible.
 """
 
 import os
@@ -40,20 +41,22 @@ class BrokerDirectory:
     def prepare(
         self, *, host: str | None, port: int | None, cluster_size: int | None = None
     ) -> dict[str, str]:
-        """Write the settings; those of an earlier run are kept, but for the address asked for.
+        """Write the settings; those of an earlier run are kept, except a requested address.
 
-        What `up` wrote about replicas for fewer brokers is brought in line; returns what changed.
-        Without `cluster_size` the broker is alone. Raises BrokerRunning, OSError.
+        Replica settings that `up` wrote for fewer brokers are updated; returns what changed.
+        Without `cluster_size` the broker is standalone. Raises BrokerRunning, OSError.
         """
         pid = self.running_pid()
         if pid is not None:
-            raise BrokerRunning(f"broker {self.broker_id} of {self.path} runs already, pid {pid}")
+            raise BrokerRunning(
+                f"broker {self.broker_id} in {self.path} is already running (pid {pid})"
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             self._former = self.settings_file.read_text()
         if not self.settings_file.exists():
-            place = _bracketed(host or HOST_DEFAULT)
-            address = f"PLAINTEXT://{place}:{PORT_DEFAULT if port is None else port}"
+            shown = _bracketed(host or HOST_DEFAULT)
+            address = f"PLAINTEXT://{shown}:{PORT_DEFAULT if port is None else port}"
             defaults = self._defaults(cluster_size)
             first = "" if cluster_size is None else mark(cluster_size)
             self._replace(first + render_properties({"listeners": address, **defaults}))
@@ -74,20 +77,20 @@ class BrokerDirectory:
 
     @property
     def settings(self) -> dict[str, str]:
-        """As the file has them."""
+        """As stored in the file."""
         return parse_properties(self.settings_file.read_text())
 
     def undo(self) -> None:
-        """The start failed: what was asked for must not be in the way of the next try."""
+        """Restore the settings after a failed start, so that they do not break the next one."""
         if self._former is None:
             self.settings_file.unlink(missing_ok=True)
         else:
             self._replace(self._former)
 
     def _follow_move(self) -> None:
-        """A directory that was moved or copied serves what is in it, not what it was copied from.
+        """Let a directory that was moved or copied serve its own data, not the original's.
 
-        The pid file tells where the settings were written for.
+        The path of the pid file shows for which directory the settings were written.
         """
         settings = parse_properties(self.settings_file.read_text())
         former = Path(settings.get("pid.file", "")).parent
@@ -95,26 +98,26 @@ class BrokerDirectory:
             return
         directories = []
         for one in settings.get("log.dirs", "").split(","):
-            place = Path(one.strip())
-            inside = place.is_relative_to(former)
-            directories.append(str(self.path / place.relative_to(former)) if inside else one)
+            log_dir = Path(one.strip())
+            inside = log_dir.is_relative_to(former)
+            directories.append(str(self.path / log_dir.relative_to(former)) if inside else one)
         self._set("pid.file", str(self.pid_file))
         self._set("log.dirs", ",".join(directories))
 
-    def keep_port(self, place: str) -> None:
-        """Note the port that the system chose, so that the next start has the same."""
+    def keep_port(self, address: str) -> None:
+        """Store the port that the system chose, so that the next start uses the same."""
         name, host, port = self._address()
         if port == "0":
-            self._set_listeners(f"{name}://{host}:{place.rpartition(':')[2]}")
+            self._set_listeners(f"{name}://{host}:{address.rpartition(':')[2]}")
 
     def running_pid(self) -> int | None:
-        """The process that the pid file names, if that is a broker."""
+        """The pid in the pid file, if that process is a broker."""
         try:
             pid = int(self.pid_file.read_text())
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):
             return None
-        # The number may belong to another program by now: ours has its settings on its line.
+        # The pid may have been reused: ours has its settings file on its command line.
         is_ours = os.fsencode(self.settings_file.name) in command[-2:][0] if command else False
         return pid if is_ours and b"millstream" in b" ".join(command) else None
 
@@ -123,32 +126,32 @@ class BrokerDirectory:
             "broker.id": str(self.broker_id),
             "log.dirs": str(self.path / "data"),
             "pid.file": str(self.pid_file),
-            # As in the file that comes with Kafka: who tries it out has no ten consumers that start
-            # together, and would only see a first one that stands still for three seconds.
+            # As in the file that comes with Kafka: a user who tries it out has no ten consumers
+            # that start together, and would only see the first one hang for three seconds.
             "group.initial.rebalance.delay.ms": "0",
             **replica_defaults(cluster_size),
         }
 
     @property
-    def keeper_place(self) -> str:
-        """Where its coordination service is; "" for a broker that is alone or not there yet."""
+    def keeper_address(self) -> str:
+        """Address of its coordination service; "" for a standalone broker or a missing file."""
         try:
             return parse_properties(self.settings_file.read_text()).get(ZOOKEEPER, "")
         except FileNotFoundError:
             return ""
 
-    def set_keeper(self, place: str) -> None:
-        """Let it find the keeper, which may be on another port than the last time."""
-        if self.keeper_place != place:
-            self._set(ZOOKEEPER, place)
+    def set_keeper(self, address: str) -> None:
+        """Point the broker at the keeper, whose port may have changed since the last start."""
+        if self.keeper_address != address:
+            self._set(ZOOKEEPER, address)
 
     def set_rack(self, rack: str) -> None:
-        """Let it stand there from now on."""
+        """Set `broker.rack`."""
         self._set("broker.rack", rack)
 
     @property
     def port(self) -> int:
-        """As the settings have it; 0 lets the system choose."""
+        """As configured; 0 lets the system choose."""
         return int(self._address()[2])
 
     def _address(self) -> tuple[str, str, str]:
@@ -176,7 +179,7 @@ def _bracketed(host: str) -> str:
 
 
 def brokers_of(data_dir: Path) -> Iterator[BrokerDirectory]:
-    """Every broker that has a folder in the data directory."""
+    """Every broker with a folder in the data directory."""
     for path in sorted(data_dir.glob(f"{_PREFIX}*")):
         number = path.name.removeprefix(_PREFIX)
         if number.isdigit():

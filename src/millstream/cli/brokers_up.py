@@ -1,4 +1,4 @@
-"""What `millstream up` does, apart from the reading of its options."""
+"""The work of `millstream up`; `up` and `direct` parse its options."""
 
 import os
 import shutil
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
 DATA_DIR_DEFAULT: Final = "millstream-data"
 EXIT_FAILED: Final = 1
 EXIT_NOT_OF_THIS_CLUSTER: Final = 3
-"""Of a broker whose log directories are not for this cluster; as `broker/process.py` has it."""
+"""Exit code of a broker whose log directories cannot join this cluster (`broker/process.py`)."""
 BROKERS_MAX: Final = 64
 """On one machine, each with a process of its own; more is a mistyped number."""
 
 
-class Wanted(NamedTuple):
+class UpOptions(NamedTuple):
     """The options."""
 
     brokers: int | None
-    """None: as many as the data directory has, at first one."""
+    """None: as many as the data directory has, or one if it is new."""
     port: int | None
-    """None: that of the last time, at first Kafka's."""
+    """None: that of the last start, or Kafka's 9092."""
     data_dir: Path
     host: str | None
     racks: bool = False
     """Whether the machine's name is the rack of all brokers."""
     configs: tuple[str, ...] = ()
-    """`KEY=VALUE` each, for all brokers of this start."""
+    """`KEY=VALUE`, for all brokers, this start only."""
 
 
-class Place(NamedTuple):
-    """A data directory as it was found."""
+class DataDirState(NamedTuple):
+    """A data directory as it was found before the start."""
 
     path: Path
     brokers: Sequence[BrokerDirectory]
-    """Those with settings."""
+    """Those with a settings file."""
 
     @property
     def keeper(self) -> Path:
@@ -66,34 +66,34 @@ class Place(NamedTuple):
 
     @property
     def has_servers(self) -> bool:
-        """Whether its broker has a coordination service that is not ours."""
-        return not self.is_cluster and any(one.keeper_place for one in self.brokers)
+        """Whether its brokers use an external coordination service."""
+        return not self.is_cluster and any(one.keeper_address for one in self.brokers)
 
 
 class Start(NamedTuple):
-    """What is started where."""
+    """What is started, and in which data directory."""
 
-    place: Place
+    state: DataDirState
     directories: Sequence[BrokerDirectory]
     launches: Sequence[Launch]
 
 
 class UpFailed(Exception):
-    """Nothing was started, or all of it has been stopped again."""
+    """Nothing was started, or everything has been stopped again."""
 
     def __init__(self, error: Exception, *, prefix: str = "") -> None:
         self.error, self.prefix = error, prefix
         super().__init__(f"{prefix}{error}")
 
 
-def run(wanted: Wanted) -> int:
-    """Start brokers and keep them until a signal; the exit code."""
-    if wanted.port is not None and not 0 <= wanted.port <= 65535:
-        refuse(f"--port {wanted.port}: a port is between 0 and 65535")
+def run(options: UpOptions) -> int:
+    """Start brokers and run them until a signal; returns the exit code."""
+    if options.port is not None and not 0 <= options.port <= 65535:
+        refuse(f"--port {options.port}: must be between 0 and 65535")
     try:
-        return _run(wanted)
+        return _run(options)
     except UpFailed as failed:
-        # Only here, and last of all: what is written while brokers stop must not bury the cause.
+        # Imported only on failure, and printed last: output of stopping brokers must not bury it.
         from millstream.cli.up_failure import explanation
 
         for line in explanation(failed.error, prefix=failed.prefix):
@@ -101,103 +101,103 @@ def run(wanted: Wanted) -> int:
         return EXIT_FAILED
 
 
-def _run(wanted: Wanted) -> int:
-    data_dir = wanted.data_dir.resolve()
-    with _failing(wanted.data_dir):
+def _run(options: UpOptions) -> int:
+    data_dir = options.data_dir.resolve()
+    with _failing(options.data_dir):
         found = [one for one in brokers_of(data_dir) if one.settings_file.exists()]
-        place = Place(data_dir, found)
-        has_servers = place.has_servers
-    count = _count(wanted, place)
+        state = DataDirState(data_dir, found)
+        has_servers = state.has_servers
+    count = _count(options, state)
     try:
-        overrides = parse_overrides(wanted.configs, brokers=count)
+        overrides = parse_overrides(options.configs, brokers=count)
     except BadOverride as error:
         refuse(str(error))
     directories = [BrokerDirectory(data_dir, number + 1) for number in range(count)]
-    _prepare(wanted, directories, cluster_size=count)
-    with _failing(wanted.data_dir):
+    _prepare(options, directories, cluster_size=count)
+    with _failing(options.data_dir):
         start = Start(
-            place, directories, launches(directories, overrides, os.environ, is_quiet=_is_quiet())
+            state, directories, launches(directories, overrides, os.environ, is_quiet=_is_quiet())
         )
     if has_servers:
         return _keep(start, Supervisor(data_dir, complain))
-    return _keep_as_cluster(wanted, start)
+    return _keep_as_cluster(options, start)
 
 
-def _keep_as_cluster(wanted: Wanted, start: Start) -> int:
-    """With a keeper; one broker that cannot be in a cluster is kept alone, as it was."""
-    place, directories = start.place, start.directories
-    was_cluster = place.is_cluster
+def _keep_as_cluster(options: UpOptions, start: Start) -> int:
+    """With a keeper; a single broker that cannot join a cluster stays standalone."""
+    state, directories = start.state, start.directories
+    was_cluster = state.is_cluster
     try:
         return _keep_with_keeper(start)
     except UpFailed as failed:
-        if was_cluster or not _stays_alone(failed.error):
+        if was_cluster or not _stays_standalone(failed.error):
             raise
-        shutil.rmtree(place.keeper, ignore_errors=True)
+        shutil.rmtree(state.keeper, ignore_errors=True)
         if len(directories) > 1:
             raise
         complain(str(failed))
-    complain(f"{wanted.data_dir} stays one broker's alone")
-    _prepare(wanted, directories, cluster_size=None)
-    return _keep(start, Supervisor(place.path, complain))
+    complain(f"{options.data_dir}: the broker stays standalone")
+    _prepare(options, directories, cluster_size=None)
+    return _keep(start, Supervisor(state.path, complain))
 
 
-def _stays_alone(error: Exception) -> bool:
+def _stays_standalone(error: Exception) -> bool:
     return isinstance(error, StartFailed) and error.exit_code == EXIT_NOT_OF_THIS_CLUSTER
 
 
 @contextmanager
 def _failing(data_dir: Path) -> Iterator[None]:
-    """What hinders a start before there is a broker that could tell it."""
+    """Convert errors before a broker runs, which could report them itself, into UpFailed."""
     try:
         yield
     except InvalidConfig as error:
-        raise UpFailed(error, prefix=f"a server.properties in {data_dir}, ") from error
+        raise UpFailed(error, prefix=f"in a server.properties of {data_dir}: ") from error
     except (BrokerRunning, OSError) as error:
         raise UpFailed(error) from error
 
 
 def _prepare(
-    wanted: Wanted, directories: Sequence[BrokerDirectory], *, cluster_size: int | None
+    options: UpOptions, directories: Sequence[BrokerDirectory], *, cluster_size: int | None
 ) -> None:
-    """Write the settings of all."""
-    with _failing(wanted.data_dir):
+    """Write the settings of all brokers."""
+    with _failing(options.data_dir):
         for number, one in enumerate(directories):
-            port = _port_of(wanted, number, directories)
-            changes = one.prepare(host=wanted.host, port=port, cluster_size=cluster_size)
+            port = _port_of(options, number, directories)
+            changes = one.prepare(host=options.host, port=port, cluster_size=cluster_size)
             for name, value in changes.items():
                 complain(
-                    f"broker {one.broker_id}: {name} is {value} now, for {cluster_size} brokers"
+                    f"broker {one.broker_id}: {name} is now {value}, for {cluster_size} brokers"
                 )
-            if wanted.racks:
+            if options.racks:
                 one.set_rack(socket.gethostname())
         files = {one.broker_id: one.settings for one in directories}
         for line in disagreements(files, os.environ):
             complain(line)
 
 
-def _count(wanted: Wanted, place: Place) -> int:
-    """How many brokers there shall be; refuses what the data directory cannot become."""
-    found = len(place.brokers)
-    count = wanted.brokers if wanted.brokers is not None else max(1, found)
+def _count(options: UpOptions, state: DataDirState) -> int:
+    """How many brokers to start; refuses a number that does not fit the data directory."""
+    found = len(state.brokers)
+    count = options.brokers if options.brokers is not None else max(1, found)
     if not 1 <= count <= BROKERS_MAX:
-        refuse(f"--brokers {count}: between 1 and {BROKERS_MAX} are possible")
-    if place.has_servers and count > found:
+        refuse(f"--brokers {count}: must be between 1 and {BROKERS_MAX}")
+    if state.has_servers and count > found:
         refuse(
-            f"--brokers {count}: the brokers of {wanted.data_dir} have a coordination service of"
-            " their own; add one with `millstream broker`"
+            f"--brokers {count}: the brokers of {options.data_dir} use an external coordination"
+            " service (zookeeper.connect); add a broker with `millstream broker`"
         )
     if count < found:
         refuse(
-            f"--brokers {count}: {wanted.data_dir} belongs to {found} brokers; all of them are"
-            " needed to have every partition"
+            f"--brokers {count}: {options.data_dir} has the data of {found} brokers; all of them"
+            f" are needed to serve every partition: use --brokers {found}, or leave it out"
         )
     return count
 
 
-def _port_of(wanted: Wanted, number: int, directories: Sequence[BrokerDirectory]) -> int | None:
-    """The first broker's is asked for or kept; those of new ones follow it."""
-    if wanted.port is not None:
-        return wanted.port + number if wanted.port else 0
+def _port_of(options: UpOptions, number: int, directories: Sequence[BrokerDirectory]) -> int | None:
+    """The first broker's is requested or kept; those of new brokers count up from it."""
+    if options.port is not None:
+        return options.port + number if options.port else 0
     if directories[number].settings_file.exists():
         return None
     first = directories[0]
@@ -205,17 +205,17 @@ def _port_of(wanted: Wanted, number: int, directories: Sequence[BrokerDirectory]
     return known + number if known else 0
 
 
-def _keep(start: Start, supervisor: Supervisor, *, first_alone: bool = False) -> int:
-    """Serve until told to stop; with `first_alone` the others start when the first one serves."""
+def _keep(start: Start, supervisor: Supervisor, *, waits_for_first: bool = False) -> int:
+    """Serve until a signal; with `waits_for_first` the others start when the first one serves."""
     is_terminal = os.isatty(1)
     try:
         ones = start.launches
-        groups = [ones[:1], ones[1:]] if first_alone else [ones]
+        groups = [ones[:1], ones[1:]] if waits_for_first else [ones]
         brokers = [one for group in groups for one in supervisor.start(group)]
-        _say(_banner(start, brokers) if is_terminal else _ready_line(brokers))
+        _print(_banner(start, brokers) if is_terminal else _ready_line(brokers))
         supervisor.wait()
         if is_terminal:
-            _say("\rstopping the brokers\n")  # over the ^C
+            _print("\rstopping the brokers\n")  # over the ^C
     except StartStopped:
         _undo(start.directories)
     except StartFailed as error:
@@ -227,22 +227,22 @@ def _keep(start: Start, supervisor: Supervisor, *, first_alone: bool = False) ->
 
 
 def _is_quiet() -> bool:
-    """Who looks at a terminal wants to know what is wrong; a file or a program gets every line."""
+    """On a terminal only problems are shown; a file or a program gets every log line."""
     return os.isatty(1) and os.isatty(2)
 
 
 def _ready_line(brokers: Sequence[Ready]) -> str:
-    return f"ready: {','.join(place for one in brokers for place in one.places)}\n"
+    return f"ready: {','.join(state for one in brokers for state in one.addresses)}\n"
 
 
 def _banner(start: Start, brokers: Sequence[Ready]) -> str:
     from millstream.cli.banner import banner, command_name
 
     command = command_name(sys.argv[0])
-    return banner(brokers, start.place.path, command=command, is_new=not start.place.brokers)
+    return banner(brokers, start.state.path, command=command, is_new=not start.state.brokers)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -253,14 +253,14 @@ def _undo(directories: Sequence[BrokerDirectory]) -> None:
 
 
 def _keep_with_keeper(start: Start) -> int:
-    # Only here: a broker with servers of its own needs none of it.
+    # Local import: with an external coordination service none of it is needed.
     from millstream.cli.keeper_thread import HOST, KeeperThread
 
-    place, directories = start.place, start.directories
-    # A broker that was alone founds the cluster: nobody else may come first.
-    first_alone = not place.is_cluster and bool(place.brokers)
-    supervisor = Supervisor(place.path, complain)
-    keeper = KeeperThread(place.keeper)
+    state, directories = start.state, start.directories
+    # A standalone broker bootstraps the cluster from its metadata: no other may register first.
+    waits_for_first = not state.is_cluster and bool(state.brokers)
+    supervisor = Supervisor(state.path, complain)
+    keeper = KeeperThread(state.keeper)
     failures: list[BaseException] = []
 
     def failed(error: BaseException) -> None:
@@ -268,7 +268,7 @@ def _keep_with_keeper(start: Start) -> int:
         supervisor.end()
 
     try:
-        former = directories[0].keeper_place.rpartition(":")[2]
+        former = directories[0].keeper_address.rpartition(":")[2]
         port = keeper.start(int(former) if former.isdigit() else 0, on_failure=failed)
     except (OperatingError, OSError) as error:
         _undo(directories)
@@ -277,7 +277,7 @@ def _keep_with_keeper(start: Start) -> int:
     for one in directories:
         one.set_keeper(f"{HOST}:{port}")
     try:
-        code = _keep(start, supervisor, first_alone=first_alone)
+        code = _keep(start, supervisor, waits_for_first=waits_for_first)
     finally:
         _stop_keeper(keeper)
     for failure in failures:
@@ -289,4 +289,4 @@ def _stop_keeper(keeper: "KeeperThread") -> None:
     try:
         keeper.stop()
     except (OperatingError, TimeoutError) as error:
-        complain(f"the keeper did not stop in order: {error}")
+        complain(f"the keeper did not stop cleanly: {error}")

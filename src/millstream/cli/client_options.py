@@ -1,7 +1,7 @@
-"""What the commands that talk to a cluster have in common: options, the client, how they end.
+"""Common parts of the commands that talk to a cluster: options, the client, exit codes.
 
-Numbers are read here and not by the library for command lines: it lets through what the protocol
-has no room for, and its refusals take more than the one line that everything else takes.
+Numbers are parsed here and not by Typer: it lets through what does not fit the protocol's integer
+types, and its errors take more than the one line that all other errors take.
 """
 
 import math
@@ -25,7 +25,7 @@ INT64_MAX: Final = 2**63 - 1
 
 _TIMEOUT_S_MIN: Final = 0.001
 _TIMEOUT_S_MAX: Final = 2_000_000
-"""Whole milliseconds in 32 bits, as Kafka has them."""
+"""Milliseconds must fit an int32, as in Kafka."""
 
 
 def _seconds(text: str | float) -> float:
@@ -34,12 +34,15 @@ def _seconds(text: str | float) -> float:
     except ValueError:
         found = math.nan
     if not _TIMEOUT_S_MIN <= found <= _TIMEOUT_S_MAX:  # nor is nan
-        refuse(f"--timeout {text}: seconds are wanted, {_TIMEOUT_S_MIN} to {_TIMEOUT_S_MAX}")
+        refuse(
+            f"--timeout {text}: must be a number of seconds between {_TIMEOUT_S_MIN} and"
+            f" {_TIMEOUT_S_MAX}"
+        )
     return found
 
 
-def whole_number(name: str, *, low: int, high: int) -> Callable[[str | int], int]:
-    """What reads an option of that name; it refuses what is not in `[low, high]`."""
+def integer(name: str, *, low: int, high: int) -> Callable[[str | int], int]:
+    """A parser for the option of that name; it refuses what is not in `[low, high]`."""
 
     def read(text: str | int) -> int:
         try:
@@ -47,33 +50,33 @@ def whole_number(name: str, *, low: int, high: int) -> Callable[[str | int], int
         except ValueError:
             found = high + 1
         if not low <= found <= high:
-            refuse(f"{name} {text}: a whole number is wanted, {low} to {high}")
+            refuse(f"{name} {text}: must be an integer between {low} and {high}")
         return found
 
     return read
 
 
-def number_option(name: str, *more: str, low: int, high: int, told: str) -> Any:
-    """An option for a whole number in `[low, high]`; `told` is its line of help."""
-    read = whole_number(name, low=low, high=high)
-    return typer.Option(name, *more, metavar="INTEGER", parser=read, help=told)
+def number_option(name: str, *more: str, low: int, high: int, help_text: str) -> Any:
+    """An option for an integer in `[low, high]`."""
+    read = integer(name, low=low, high=high)
+    return typer.Option(name, *more, metavar="INTEGER", parser=read, help=help_text)
 
 
-def partition_option(told: str) -> Any:
-    """The option for the number of a partition."""
-    return number_option("--partition", "-p", low=0, high=INT32_MAX, told=told)
+def partition_option(help_text: str) -> Any:
+    """The option `--partition`."""
+    return number_option("--partition", "-p", low=0, high=INT32_MAX, help_text=help_text)
 
 
 def _name(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        refuse(f"topic {text!r}: the name is no UTF-8")
+        refuse(f"topic {text!r}: the name is not valid UTF-8")
     return text
 
 
 Servers = Annotated[
-    str, typer.Option("--bootstrap-server", "-b", help="host:port of brokers, with commas between.")
+    str, typer.Option("--bootstrap-server", "-b", help="Comma-separated host:port of brokers.")
 ]
 Timeout = Annotated[
     float,
@@ -81,14 +84,14 @@ Timeout = Annotated[
         "--timeout",
         metavar="SECONDS",
         parser=_seconds,
-        help="How long brokers may take, or be away, until it is given up.",
+        help="How long to wait for unreachable or slow brokers before giving up.",
     ),
 ]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", parser=_name, help="Name of the topic.")]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC", parser=_name, help="Names of topics.")]
 SomeNames = Annotated[
     list[str] | None,
-    typer.Argument(metavar="TOPIC", parser=_name, help="Names of topics; all without."),
+    typer.Argument(metavar="TOPIC", parser=_name, help="Names of topics; default: all."),
 ]
 
 
@@ -99,7 +102,7 @@ def milliseconds(timeout_s: float) -> int:
 def client_settings(
     servers: str, timeout_s: float, configs: Mapping[str, object] | None = None
 ) -> "ClientSettings":
-    """Those of a command; what cannot be is refused."""
+    """The client settings of a command; invalid ones are refused."""
     from millstream.client.errors import ConfigInvalid
     from millstream.client.settings import ClientSettings
 
@@ -116,7 +119,7 @@ def client_settings(
 
 @contextmanager
 def connected(settings: "ClientSettings") -> "Iterator[BlockingClient]":
-    """A client for one command; what goes wrong with all of it is one line."""
+    """A client for one command; a ClientError is printed as one line."""
     from millstream.client.blocking import BlockingClient
     from millstream.client.errors import ClientError
 
@@ -128,7 +131,7 @@ def connected(settings: "ClientSettings") -> "Iterator[BlockingClient]":
         complain(str(error))
         raise typer.Exit(EXIT_PROBLEMS) from None
     except KeyboardInterrupt:
-        # It may have come with one of the client's locks taken. So nothing of the client is waited
+        # It may have come while one of the client's locks was held, so the client is not waited
         # for: its thread ends with the process, and the system closes its connections.
         is_interrupted = True
         raise typer.Exit(EXIT_INTERRUPTED) from None

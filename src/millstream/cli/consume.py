@@ -1,9 +1,9 @@
-"""`millstream consume`: print the records of a topic, of ours or of Apache Kafka.
+"""`millstream consume`: print the records of a topic of Millstream or Apache Kafka.
 
-Records go to stdout as they come, one a line; it goes on until it is ended (Ctrl-C), the reader of
-its output goes away, or as many were printed as asked for. It reads without a group and stores no
-positions; partitions that are added meanwhile are not read. Exit code 0 when it ended as asked, 130
-after Ctrl-C, 1 when something went wrong, 2 for wrong options.
+Records go to stdout as they arrive, one per line, until Ctrl-C, until the reader of the output
+exits, or until the requested number was printed. It reads without a consumer group and commits no
+offsets; partitions that are added meanwhile are not read. Exit code 0 when it ended as requested,
+130 after Ctrl-C, 1 on errors, 2 for wrong options.
 """
 
 import sys
@@ -35,7 +35,7 @@ from millstream.cli.failure import (
 if TYPE_CHECKING:
     from millstream.client.blocking import BlockingClient
     from millstream.client.fetch.chunks import ReadRange
-    from millstream.client.fetch.plain import PlainRows
+    from millstream.client.fetch.python_rows import PythonRows
     from millstream.client.offsets import OffsetSpec
     from millstream.model.ids import TopicPartition
 
@@ -48,9 +48,9 @@ class Format(StrEnum):
     VALUE = "value"
     KEY_VALUE = "key-value"
     FULL = "full"
-    """Partition, offset, time in ms, headers, key and value, with tabs between."""
+    """Partition, offset, timestamp in ms, headers, key and value, separated by tabs."""
     JSON = "json"
-    """Bytes that are no UTF-8 are in base64, under names that say so."""
+    """Bytes that are not UTF-8 are in base64, under `keyBase64` and `valueBase64`."""
 
 
 class _Start(NamedTuple):
@@ -63,10 +63,10 @@ class _Start(NamedTuple):
 def consume(  # noqa: PLR0913 - every option is a parameter
     topic: Topic,
     partition: Annotated[
-        list[int] | None, partition_option("Only this one; may be repeated.")
+        list[int] | None, partition_option("Read only this partition; may be repeated.")
     ] = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Also what is there already.")
+        bool, typer.Option("--from-beginning", help="Start at the earliest offsets.")
     ] = False,
     offset: Annotated[
         int | None,
@@ -74,7 +74,7 @@ def consume(  # noqa: PLR0913 - every option is a parameter
             "--offset",
             low=-INT64_MAX,
             high=INT64_MAX,
-            told="Begin there; needs --partition. Negative: so many before the end.",
+            help_text="Start at this offset; needs --partition. Negative: so many before the end.",
         ),
     ] = None,
     timestamp: Annotated[
@@ -83,24 +83,26 @@ def consume(  # noqa: PLR0913 - every option is a parameter
             "--timestamp",
             low=-INT64_MAX,
             high=INT64_MAX,
-            told="Begin with records of that time, in ms since 1970.",
+            help_text="Start at the first record at or after this time (ms since the epoch).",
         ),
     ] = None,
     max_messages: Annotated[
         int | None,
-        number_option("--max-messages", "-n", low=1, high=INT64_MAX, told="End after so many."),
+        number_option(
+            "--max-messages", "-n", low=1, high=INT64_MAX, help_text="End after so many."
+        ),
     ] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="End where the topic ends now.")
+        bool, typer.Option("--until-end", help="Stop at the latest offsets of the start.")
     ] = False,
     committed: Annotated[
-        bool, typer.Option("--committed", help="Leave out open and aborted transactions.")
+        bool, typer.Option("--committed", help="Only committed records (read_committed).")
     ] = False,
     format: Annotated[Format, typer.Option(help="What to print of a record.")] = Format.VALUE,  # noqa: A002
     bootstrap_server: Servers = LOCAL,
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
-    """Print the records of a topic; new ones only, unless told otherwise."""
+    """Print the records of a topic; by default only new ones."""
     start = _start(partition, from_beginning=from_beginning, offset=offset, timestamp=timestamp)
     require_stdout()
     level = {"isolation.level": "read_committed" if committed else "read_uncommitted"}
@@ -122,14 +124,14 @@ def _start(
     from millstream.client.offsets import EARLIEST, LATEST, OffsetSpec
 
     if from_beginning + (offset is not None) + (timestamp is not None) > 1:
-        refuse("--from-beginning, --offset and --timestamp exclude each other")
+        refuse("--from-beginning, --offset and --timestamp are mutually exclusive; use one")
     if offset is not None:
         if not partitions:
-            refuse("--offset needs --partition: offsets of partitions have nothing in common")
+            refuse("--offset needs --partition: each partition has offsets of its own")
         return _Start(LATEST if offset < 0 else None, offset)
     if timestamp is not None:
         if timestamp < 0:
-            refuse(f"--timestamp {timestamp}: milliseconds since 1970 are wanted")
+            refuse(f"--timestamp {timestamp}: must be milliseconds since the epoch, 0 or more")
         return _Start(OffsetSpec.at_time(timestamp), None)
     return _Start(EARLIEST if from_beginning else LATEST, None)
 
@@ -148,30 +150,30 @@ def _ranges(
 
     info = client.topics([topic])[topic]
     chosen = partitions if partitions else range(info.partition_count)
-    places = [TopicPartition(topic, index) for index in dict.fromkeys(chosen)]
-    ends = _found(client, places, LATEST)
-    begins = dict.fromkeys(places, start.offset or 0)
+    targets = [TopicPartition(topic, index) for index in dict.fromkeys(chosen)]
+    ends = _found(client, targets, LATEST)
+    begins = dict.fromkeys(targets, start.offset or 0)
     if until_end and start.spec is None:
         _check_beginnings(begins, ends)
     if start.spec is not None:
-        found = _found(client, places, start.spec)
+        found = _found(client, targets, start.spec)
         back = min(0, start.offset or 0)
         # No record of that time or later: what comes next will be the first.
         begins = {
-            at: max(0, (ends[at] if (to := found[at]) is None else to) + back) for at in places
+            at: max(0, (ends[at] if (to := found[at]) is None else to) + back) for at in targets
         }
     return [
         ReadRange(
             at, Offset(begins[at]), Offset(ends[at] or 0) if until_end else None, info.topic_id
         )
-        for at in places
+        for at in targets
     ]
 
 
 def _check_beginnings(
     begins: "Mapping[TopicPartition, int]", ends: "Mapping[TopicPartition, Any]"
 ) -> None:
-    """A range that ends before it begins would be done at once, as if all were well."""
+    """Refuse a range that ends before it begins: it would succeed at once without reading."""
     from millstream.client.errors import OffsetOutOfRange
     from millstream.model.ids import Offset
 
@@ -181,21 +183,21 @@ def _check_beginnings(
 
 
 def _found(
-    client: "BlockingClient", places: "Sequence[TopicPartition]", spec: "OffsetSpec"
+    client: "BlockingClient", targets: "Sequence[TopicPartition]", spec: "OffsetSpec"
 ) -> "dict[TopicPartition, Any]":
-    found = client.list_offsets(dict.fromkeys(places, spec))
+    found = client.list_offsets(dict.fromkeys(targets, spec))
     return {at: one.offset for at, one in found.items()}
 
 
 def _print(
     client: "BlockingClient", ranges: "list[ReadRange]", kind: Format, max_messages: int | None
 ) -> None:
-    from millstream.client.fetch.plain import read_plain
+    from millstream.client.fetch.python_rows import read_python_rows
 
     lines_of = _FORMATS[kind]
     left = max_messages
     stdout = sys.stdout.buffer
-    with read_plain(client, ranges, with_headers=kind in _WITH_HEADERS) as batches:
+    with read_python_rows(client, ranges, with_headers=kind in _WITH_HEADERS) as batches:
         for batch in batches:
             some = batch if left is None else batch.first(left)
             with printing():
@@ -210,43 +212,43 @@ def _print(
 # -- formats
 
 
-def _values(rows: "PlainRows") -> Iterator[bytes]:
+def _values(rows: "PythonRows") -> Iterator[bytes]:
     for value in rows.values():
         yield b"%b\n" % (_NULL if value is None else value)
 
 
-def _keys_and_values(rows: "PlainRows") -> Iterator[bytes]:
+def _keys_and_values(rows: "PythonRows") -> Iterator[bytes]:
     for key, value in zip(rows.keys(), rows.values(), strict=True):
         yield b"%b\t%b\n" % (_NULL if key is None else key, _NULL if value is None else value)
 
 
-def _full(rows: "PlainRows") -> Iterator[bytes]:
+def _full(rows: "PythonRows") -> Iterator[bytes]:
     partition = rows.partition.partition
     columns = rows.offsets(), rows.timestamps_ms(), rows.headers(), rows.keys(), rows.values()
     for offset, time_ms, headers, key, value in zip(*columns, strict=True):
-        told = b",".join(
+        header_text = b",".join(
             b"%b=%b" % (name.encode(), _NULL if one is None else one) for name, one in headers
         )
         yield b"%d\t%d\t%d\t%b\t%b\t%b\n" % (
-            *(partition, offset, time_ms, told),
+            *(partition, offset, time_ms, header_text),
             _NULL if key is None else key,
             _NULL if value is None else value,
         )
 
 
-def _json(rows: "PlainRows") -> Iterator[bytes]:
+def _json(rows: "PythonRows") -> Iterator[bytes]:
     import json
 
-    place = {"topic": rows.partition.topic, "partition": rows.partition.partition}
+    source = {"topic": rows.partition.topic, "partition": rows.partition.partition}
     times = zip(rows.offsets(), rows.timestamps_ms(), rows.are_append_times(), strict=True)
     for (offset, time_ms, is_append_time), headers, key, value in zip(
         times, rows.headers(), rows.keys(), rows.values(), strict=True
     ):
-        told: dict[str, Any] = {**place, "offset": offset, "timestamp": time_ms}
-        told["timestampType"] = "LogAppendTime" if is_append_time else "CreateTime"
-        told |= _text("key", key) | _text("value", value)
-        told["headers"] = [{"key": name} | _text("value", one) for name, one in headers]
-        yield json.dumps(told, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+        record: dict[str, Any] = {**source, "offset": offset, "timestamp": time_ms}
+        record["timestampType"] = "LogAppendTime" if is_append_time else "CreateTime"
+        record |= _text("key", key) | _text("value", value)
+        record["headers"] = [{"key": name} | _text("value", one) for name, one in headers]
+        yield json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def _text(name: str, data: bytes | None) -> dict[str, str | None]:

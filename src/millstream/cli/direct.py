@@ -1,8 +1,8 @@
-"""`broker` and `up` with plain options, without the library that reads command lines.
+"""`broker` and `up` with common options, without loading Typer.
 
-Loading it would be a third of a broker's start. What is taken here means what it means there, and
-a test compares them; anything else, from `--help` to a mistyped number, is left to the library, so
-that there is one place for help and errors.
+Loading it would be a third of a broker's start. Options that are parsed here mean what they mean
+there, and a test compares them; anything else, from `--help` to a mistyped number, is left to
+Typer, so that there is one place for help and errors.
 """
 
 import gc
@@ -20,7 +20,7 @@ _PORT_MAX: Final = 65535
 
 
 def command_of(arguments: Sequence[str]) -> Callable[[], int] | None:
-    """What the command line asks for, if it is one of these; calling it gives the exit code."""
+    """The command to run, if it is one of these; calling it returns the exit code."""
     if not arguments or arguments[0] not in _OPTIONS:
         return None
     found = _options(arguments[1:], _OPTIONS[arguments[0]], _REPEATED[arguments[0]])
@@ -35,7 +35,7 @@ def _options(
 ) -> tuple[dict[str, str], list[str]] | None:
     """Options with their values, each once, and the values of the one that may be repeated.
 
-    None for anything that is not as plain as that.
+    None for anything else.
     """
     given: dict[str, str] = {}
     values: list[str] = []
@@ -66,7 +66,7 @@ def _broker(given: dict[str, str]) -> Callable[[], int] | None:
         return int(numbers[name]) if name in given else None
 
     def run_broker() -> int:
-        # Loading makes many objects and no garbage; `run` turns it on when the broker is ready.
+        # Imports make many objects and no garbage; `run` enables it when the broker is ready.
         gc.disable()
         from millstream.broker.process import run
 
@@ -96,7 +96,7 @@ def _up(given: dict[str, str], configs: Sequence[str]) -> Callable[[], int] | No
         from millstream.cli import brokers_up
 
         return brokers_up.run(
-            brokers_up.Wanted(
+            brokers_up.UpOptions(
                 brokers=numbers["--brokers"] if "--brokers" in given else None,
                 port=numbers["--port"] if "--port" in given else None,
                 data_dir=Path(given.get("--data-dir", brokers_up.DATA_DIR_DEFAULT)),

@@ -1,4 +1,4 @@
-"""How every command ends when it cannot do what it was asked: one line and an exit code."""
+"""How every command fails: one line on stderr and an exit code."""
 
 import os
 import signal
@@ -11,81 +11,81 @@ from typing import Final, NoReturn
 EXIT_PROBLEMS: Final = 1
 """The command worked and found something wrong with the data."""
 EXIT_USAGE: Final = 2
-"""The command could not work with what it was given."""
+"""Wrong options or arguments."""
 EXIT_INTERRUPTED: Final = 130
-"""Ctrl-C before the command could do something about it: what a shell shows of SIGINT."""
+"""Ended by Ctrl-C: what a shell shows of SIGINT."""
 EXIT_UNREAD: Final = 141
-"""Nobody reads our output any more: what a shell shows of a process that SIGPIPE ended."""
+"""The reader of our output has exited: what a shell shows of a process ended by SIGPIPE."""
 
 
 class UnusablePathError(Exception):
-    """A path on the command line that a command cannot work with; the text is the whole reason."""
+    """A path on the command line that cannot be used; the text gives the reason."""
 
 
 def complain(reason: str) -> None:
-    """One line on stderr, if there is one."""
+    """Write one line to stderr, if it is open."""
     if sys.stderr is not None:
         sys.stderr.write(f"millstream: {reason}\n")
         sys.stderr.flush()
 
 
 def refuse(reason: str) -> NoReturn:
-    """Say on stderr why nothing can be done, and exit."""
+    """Write the reason to stderr and exit with EXIT_USAGE."""
     complain(reason)
     sys.exit(EXIT_USAGE)
 
 
 @contextmanager
 def interrupted_at_once() -> Iterator[None]:
-    """Ctrl-C ends the process on the spot: for a command that has nothing to finish.
+    """Ctrl-C ends the process immediately: for a command that has nothing to finish.
 
-    As an exception it may come with a lock taken that whoever closes something waits for, or in a
-    destructor, where it is lost; then the command would go on for ever. A handler in Python runs
-    only when the main thread comes back from what it waits for, and a signal that arrives just
-    before a wait does not end it: so a thread listens. Where it is ignored, as behind `nohup`, it
-    stays so.
+    As an exception it may be raised while a lock is held that closing something waits for, or in
+    a destructor, where it is lost; then the command would never end. A Python handler runs only
+    when the main thread returns from a blocking call, and a signal that arrives just before the
+    call does not interrupt it: so a thread reads the signals. Where SIGINT is ignored, as behind
+    `nohup`, it stays ignored.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
-    heard, said = os.pipe()
-    os.set_blocking(said, False)
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
     before = signal.signal(signal.SIGINT, lambda *_: None)
-    said_before = signal.set_wakeup_fd(said, warn_on_full_buffer=False)
-    threading.Thread(target=_end_when_told, args=(heard,), name="Ctrl-C", daemon=True).start()
+    previous_wakeup_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    threading.Thread(target=_exit_on_sigint, args=(read_fd,), name="Ctrl-C", daemon=True).start()
     try:
         yield
     finally:
-        signal.set_wakeup_fd(said_before)
+        signal.set_wakeup_fd(previous_wakeup_fd)
         signal.signal(signal.SIGINT, before)
-        os.close(said)
+        os.close(write_fd)
 
 
-def _end_when_told(heard: int) -> None:
-    """Until the other end is closed; a signal is a byte."""
-    with os.fdopen(heard, "rb", buffering=0) as signals:
-        while told := signals.read(64):
-            if signal.SIGINT in told:
+def _exit_on_sigint(read_fd: int) -> None:
+    """Read signal numbers, one byte each, until the other end is closed."""
+    with os.fdopen(read_fd, "rb", buffering=0) as signals:
+        while numbers := signals.read(64):
+            if signal.SIGINT in numbers:
                 os._exit(EXIT_INTERRUPTED)
 
 
 @contextmanager
-def unusable_paths(tell: Callable[[str], None]) -> Iterator[None]:
-    """What cannot be read is the user's to mend: it is told in one line, without a traceback."""
+def unusable_paths(report: Callable[[str], None]) -> Iterator[None]:
+    """Report an unreadable path, which the user can fix, in one line without a traceback."""
     try:
         yield
     except UnusablePathError as error:
-        tell(str(error))
+        report(str(error))
     except BrokenPipeError:
         raise
     except OSError as error:
-        tell(f"{error.filename or 'input'}: {error.strerror or error}")
+        report(f"{error.filename or 'input'}: {error.strerror or error}")
 
 
 @contextmanager
 def ending_when_unread() -> Iterator[None]:
-    """The reader of our output may go away, as `| head` does: no failure, and nothing to say."""
+    """Exit silently when the reader of our output exits, as `| head` does."""
     try:
         yield
     except BrokenPipeError:
@@ -94,20 +94,20 @@ def ending_when_unread() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """What is still buffered would fail again when Python flushes it at its end."""
+    """Redirect stdout to /dev/null: Python's final flush of the buffer would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def require_stdout() -> None:
-    """For who would do something and could not tell what."""
+    """Fail early when results could not be printed."""
     if sys.stdout is None:
-        complain("standard output is closed")
+        complain("standard output is closed; run the command with it open, or use > /dev/null")
         sys.exit(EXIT_PROBLEMS)
 
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """For who only writes to stdout inside: what it does not take is one line on stderr."""
+    """For code that only writes to stdout: an OSError becomes one line on stderr."""
     with ending_when_unread():
         try:
             yield

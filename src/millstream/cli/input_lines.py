@@ -1,7 +1,7 @@
-"""Lines of an input that may be endless, and the keys in them.
+"""Splits input of any length into lines, and lines into keys and values.
 
-Time is in proportion to the bytes however long a line is, and no more is read of a line than a
-record can hold: an input without line ends must not fill the memory.
+Time is linear in the bytes however long a line is, and no more of a line is read than a record can
+hold: input without line breaks must not fill the memory.
 """
 
 import re
@@ -13,22 +13,22 @@ _ESCAPE: Final = re.compile(rb"\\(x[0-9A-Fa-f]{2}|.?)", re.DOTALL)
 
 
 class LineError(Exception):
-    """A line that no record can be made of; those before it are all right."""
+    """A line that cannot become a record; those before it are valid."""
 
     def __init__(self, number: int, why: str) -> None:
         super().__init__(f"line {number} {why}")
 
 
 class Lines(NamedTuple):
-    """Some that follow each other, without their ends."""
+    """Consecutive lines without their line breaks."""
 
     first: int
-    """The number of the first, from 1."""
+    """The line number of the first, counted from 1."""
     texts: list[bytes]
 
 
 def whole_lines(read: Callable[[], bytes], *, bytes_max: int) -> Iterator[Lines]:
-    """All lines of what `read` gives until it gives nothing; the last may lack its end."""
+    """All lines until `read` returns nothing; the last may lack its line break."""
     parts: list[bytes] = []
     number, part_bytes = 1, 0
     while chunk := read():
@@ -48,7 +48,7 @@ def whole_lines(read: Callable[[], bytes], *, bytes_max: int) -> Iterator[Lines]
 
 
 def _checked(lines: Lines, bytes_max: int) -> Iterator[Lines]:
-    """Those before the first that is too long, if any is."""
+    """The lines before the first that is too long; raises LineError for that one."""
     first, texts = lines
     if max(map(len, texts)) <= bytes_max:
         yield lines
@@ -61,31 +61,31 @@ def _checked(lines: Lines, bytes_max: int) -> Iterator[Lines]:
 
 def _too_long(number: int, bytes_max: int) -> LineError:
     return LineError(
-        number, f"is too long: a record has at most {bytes_max} bytes here (max.request.size)"
+        number, f"is too long: a record can have at most {bytes_max} bytes (max.request.size)"
     )
 
 
 def separator_of(given: bytes) -> bytes:
-    r"""What is meant by a separator with `\t`, `\n`, `\r`, `\\` and `\xNN`; raises ValueError."""
+    r"""Unescape `\t`, `\n`, `\r`, `\\` and `\xNN` in a separator; raises ValueError."""
 
     def meant(match: re.Match[bytes]) -> bytes:
         what = match[1]
         if len(what) > 1:
             return bytes.fromhex(what[1:].decode())
         if what not in _ESCAPES:
-            raise ValueError(r"a backslash begins \t, \n, \r, \xNN, or \\ for one of them")
+            raise ValueError(r"unknown escape; use \t, \n, \r, \xNN, or \\ for a backslash")
         return _ESCAPES[what]
 
     separator = _ESCAPE.sub(meant, given)
     if not separator:
-        raise ValueError("it is empty")
+        raise ValueError("must not be empty")
     if b"\n" in separator:
-        raise ValueError("lines end there, so that none can have it")
+        raise ValueError("must not contain a line break: records are lines")
     return separator
 
 
 class Pairs(NamedTuple):
-    """Keys and values of some lines, up to the first that has no key."""
+    """Keys and values of lines, up to the first that has no key."""
 
     keys: list[bytes]
     values: list[bytes]
@@ -93,7 +93,7 @@ class Pairs(NamedTuple):
 
 
 def split_keys(lines: Lines, separator: bytes) -> Pairs:
-    """Keys are what is before the first separator."""
+    """The key is what precedes the first separator."""
     keys: list[bytes] = []
     values: list[bytes] = []
     for row, text in enumerate(lines.texts):

@@ -1,4 +1,4 @@
-"""`millstream keeper`: the embedded coordination server, alone in this process."""
+"""`millstream keeper`: the coordination server in a process of its own."""
 
 import sys
 from pathlib import Path
@@ -8,23 +8,24 @@ import typer
 
 
 def keeper(
-    data_dir: Annotated[Path, typer.Option(help="Where its log and snapshots are kept.")],
-    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 2181,
+    data_dir: Annotated[Path, typer.Option(help="Directory for its log and snapshots.")],
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 2181,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 accepts other machines.")
     ] = "127.0.0.1",
     tick_ms: Annotated[
         int,
-        typer.Option(
-            help="ZooKeeper's tickTime: sessions live 2 to 20 of them without a word.", min=10
-        ),
+        typer.Option(help="ZooKeeper's tickTime: session timeouts are 2 to 20 ticks.", min=10),
     ] = 500,
     snapshot_log_bytes: Annotated[
-        int, typer.Option(help="Size of the log after which a snapshot replaces it.", min=4096)
+        int, typer.Option(help="Log size after which a snapshot is taken.", min=4096)
     ] = 16 * 1024 * 1024,
 ) -> None:
-    """Serve ZooKeeper clients until SIGTERM or Ctrl-C; prints `ready: host:port` before."""
-    # Only here: the other commands need no server.
+    """Serve ZooKeeper clients until SIGTERM or Ctrl-C.
+
+    Prints `ready: host:port` once clients can connect.
+    """
+    # Local imports: the other commands need no server.
     from millstream.coordination.keeper.process import run
     from millstream.coordination.keeper.server import KeeperSettings
     from millstream.coordination.keeper.sessions import SessionRules

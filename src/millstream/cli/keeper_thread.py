@@ -1,7 +1,7 @@
 """The keeper of `millstream up`, and of a test's broker: in this process, on a loop of its own.
 
-Never in a broker's: a broker that hangs must lose its session, and one that is killed must not take
-the cluster's metadata along.
+Never in a broker's process: a broker that hangs must lose its session, and one that is killed must
+not take the keeper down with it.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from millstream.runtime.loop_thread import LoopThread
 
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 120.0
-"""Its log and snapshot are read; they are small, a disk may be slow."""
+"""The log and snapshot are read; they are small, but a disk may be slow."""
 STOP_TIMEOUT_S: Final = 15.0
 
 
 class KeeperThread:
-    """`start` once, then `stop` once; from the main thread."""
+    """Call `start` once, then `stop` once, from the main thread."""
 
     def __init__(
         self, directory: Path, *, rules: SessionRules | None = None, is_guest: bool = False
     ) -> None:
-        """`is_guest`: the process is somebody else's, which a bug of ours must not end."""
+        """`is_guest`: the process is another program's, which a bug of ours must not end."""
         self._directory = directory
         self._rules = rules or SessionRules()
         self._is_guest = is_guest
@@ -37,10 +37,10 @@ class KeeperThread:
         self._seams: KeeperDependencies | None = None
 
     def start(self, port: int, *, on_failure: Callable[[BaseException], None]) -> int:
-        """Serve on the port, or on a free one where somebody has it; which one it is.
+        """Serve on the port, or on a free one if it is taken; returns the port.
 
-        Raises OperatingError, OSError. `on_failure` is called on another thread when its disk
-        fails later: no broker of the cluster can go on then.
+        Raises OperatingError, OSError. `on_failure` is called on another thread when the keeper's
+        disk fails later: no broker of the cluster can continue then.
         """
         try:
             return self._thread.run(self._start(port, on_failure), START_TIMEOUT_S)
@@ -50,7 +50,7 @@ class KeeperThread:
         return self._thread.run(self._start(0, on_failure), START_TIMEOUT_S)
 
     def stop(self) -> None:
-        """Sessions stay in its log; the brokers have ended theirs."""
+        """Stop serving. Open sessions stay in the log; the brokers have closed theirs."""
         if self._server is not None:
             self._thread.run(self._stop(), STOP_TIMEOUT_S)
         self._thread.stop()

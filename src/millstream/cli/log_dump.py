@@ -18,24 +18,25 @@ if TYPE_CHECKING:
     from millstream.cli.stored_batches import StoredBatch, StoredRecord
 
 TEXT_LENGTH_MAX: Final = 100
-"""Characters of a key or value shown; the rest is told as a size."""
+"""Characters of a key or value shown; of longer ones the size is shown too."""
 
 Directory = Annotated[str, typer.Argument(metavar="PARTITION_DIR")]
 FromOffset = Annotated[
-    int, typer.Option("--offset", min=0, help="Begin with the batch that holds it.")
+    int, typer.Option("--offset", min=0, help="Start with the batch that contains this offset.")
 ]
-WithRecords = Annotated[bool, typer.Option("--records", help="Show the records too.")]
+WithRecords = Annotated[bool, typer.Option("--records", help="Also show the records.")]
 Limit = Annotated[
-    int | None, typer.Option(min=1, help="Stop after that many batches, or records if shown.")
+    int | None,
+    typer.Option(min=1, help="Stop after this many batches, or records with --records."),
 ]
 
 
 def dump(
     directory: Directory, offset: FromOffset = 0, records: WithRecords = False, limit: Limit = None
 ) -> None:
-    """Show the batches of a partition, one line each. Reads only.
+    """Show the batches of a partition, one line each. Read-only.
 
-    Exit code 1 when a batch is damaged or cut: what comes before it was shown.
+    Exit code 1 when a batch is damaged or truncated: those before it were shown.
     """
     from millstream.cli.stored_batches import DamagedBatch
 
@@ -59,7 +60,8 @@ def _show(given: str, offset: int, *, records: bool, limit: int | None) -> None:
     check_directory(disk, directory)
     if not has_segments(disk, directory):
         raise UnusablePathError(
-            f"{directory}: not a partition directory, there are no segments in it"
+            f"{directory}: not a partition directory, it has no segments; give the directory of one"
+            " partition, such as data/topic-0"
         )
     check_files(disk, directory)
     found = stored_batches(disk, directory, from_offset=offset)
@@ -71,11 +73,11 @@ def _show(given: str, offset: int, *, records: bool, limit: int | None) -> None:
         is_empty = False
     if is_empty:
         end = end_offset(disk, directory)
-        complain(f"nothing at or after offset {offset}: the log ends at {end}")
+        complain(f"no batch at or after offset {offset}: the log ends at {end}")
 
 
 def _records(found: "Iterator[StoredBatch]", from_offset: int) -> Iterator[str]:
-    """One item per record, the first of a batch with its batch's line above."""
+    """One item per record, the first of a batch preceded by its batch's line."""
     for batch in found:
         above = f"{batch.describe()}\n"
         for record in batch.records():
@@ -90,20 +92,20 @@ def _line(record: "StoredRecord") -> str:
         f"key {_text(record.key)} value {_text(record.value)}"
     )
     if record.headers:
-        told = ", ".join(f"{_text(key)}: {_text(value)}" for key, value in record.headers)
-        line += f" headers {{{told}}}"
+        headers = ", ".join(f"{_text(key)}: {_text(value)}" for key, value in record.headers)
+        line += f" headers {{{headers}}}"
     return line
 
 
 def _marker(record: "StoredRecord") -> str:
-    """A control record says in bytes 2 and 3 of its key what it is."""
+    """The type of a control record is in bytes 2 and 3 of its key."""
     kind = int.from_bytes((record.key or b"")[2:4], "big", signed=True)
     name = {0: "abort", 1: "commit"}.get(kind, f"control {kind}")
     return f"{record.offset} time {record.timestamp_ms} {name} marker"
 
 
 def _text(data: bytes | None) -> str:
-    """Quoted where it is readable text, else hexadecimal; long ones are cut."""
+    """Quoted if it is readable text, else hexadecimal; long ones are cut."""
     if data is None:
         return "null"
     head = data[:TEXT_LENGTH_MAX]

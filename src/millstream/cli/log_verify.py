@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from millstream.storage.scan.partition_scan import ScanReport
 
 NOTES_MAX: Final = 10
-"""Told one by one: a killed Kafka leaves two per partition, and they all say the same."""
+"""Shown individually: a killed Kafka leaves two per partition, and they are all alike."""
 CONSOLE_COLUMNS: Final = 1_000
 """Wider than any row: a name is never cut or wrapped, on a terminal or in a pipe."""
 
@@ -27,20 +27,21 @@ Directories = Annotated[
 
 
 def verify(directories: Directories) -> None:
-    """Check every batch, index and checkpoint of partitions. Reads only.
+    """Check every batch, index and checkpoint of partitions. Read-only.
 
-    Exit code 0 when everything holds, 1 when there are problems, 2 when a DIR
-    cannot be checked. A note is something unusual that a start deals with.
+    Exit code 0 when everything is valid, 1 when there are problems, 2 when a
+    DIR cannot be checked. A note is something unusual that the next start of
+    the broker handles.
 
     Stop the process that writes to the files first: a log that is being
-    written to can show a cut batch at its end, as one that was killed does
+    written to can show a truncated batch at its end, like one that was killed
     until its next start repairs it.
     """
     check = _Check()
     for given in directories:
         check.check(given)
     with ending_when_unread():
-        check.tell()
+        check.print_report()
     if check.is_incomplete:
         raise typer.Exit(EXIT_USAGE)
     if check.problem_count:
@@ -48,7 +49,7 @@ def verify(directories: Directories) -> None:
 
 
 class _Check:
-    """What was checked so far. A directory that cannot be is told, and the others go on."""
+    """What was checked so far. A directory that cannot be checked is reported and skipped."""
 
     def __init__(self) -> None:
         from millstream.runtime.os_disk import OsDisk
@@ -92,7 +93,7 @@ class _Check:
         complain(reason)
         self.is_incomplete = True
 
-    def tell(self) -> None:
+    def print_report(self) -> None:
         """The table and everything found, on stdout; nothing when nothing could be checked."""
         if self._partitions:
             _show(self._partitions)
@@ -139,13 +140,13 @@ def _show(reports: "dict[str, ScanReport]") -> None:
             style="red" if report.problem_count else None,
         )
     console = Console(width=CONSOLE_COLUMNS)
-    with console.capture() as captured:  # its own way to end when nobody reads is exit code 1
+    with console.capture() as captured:  # on a closed pipe Rich would exit with code 1
         console.print(table)
     typer.echo(captured.get(), nl=False)
 
 
 def _offsets(report: "ScanReport") -> str:
-    """`[first, end)` of what is there; the end is exclusive, as everywhere."""
+    """`[first, end)`; the end is exclusive, as everywhere."""
     if not report.segments:
         return "-"
     return f"[{report.segments[0].base_offset}, {report.segments[-1].last_offset + 1})"

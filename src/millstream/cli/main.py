@@ -1,4 +1,4 @@
-"""Entry point of the `millstream` command: the shortest way to what was asked for."""
+"""Entry point of the `millstream` command."""
 
 import sys
 
@@ -13,14 +13,14 @@ def run() -> None:
         command = direct.command_of(sys.argv[1:])
         if command is not None:
             sys.exit(command())
-        # Only here: the library behind it takes longer to load than a broker's own modules.
+        # Local import: Typer takes longer to load than a broker's own modules.
         from millstream.cli.app import app
 
         app()
     except ImportError as error:
         from millstream.kernels._select import CHOICE_VARIABLE
 
-        # A wrong or impossible choice of kernels is the user's to mend, any other is a bug.
+        # A wrong choice of kernels is the user's to correct, any other ImportError is a bug.
         if CHOICE_VARIABLE not in str(error):
             raise
         complain(str(error))
@@ -28,7 +28,7 @@ def run() -> None:
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except InvariantViolated as error:
-        # Imported only now: it needs asyncio, which takes longer than all of the rest.
+        # Imported only now: it needs asyncio, which takes longer to load than all the rest.
         from millstream.runtime.fatal import end_process
 
         end_process(error)

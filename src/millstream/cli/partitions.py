@@ -1,4 +1,4 @@
-"""Which partitions a path on the command line means, by the files that are there."""
+"""Finds the partitions that a path on the command line means, by the files in it."""
 
 import os
 import stat
@@ -16,20 +16,20 @@ _PARTITION_FILES: Final = frozenset({names.LEADER_EPOCHS, names.PARTITION_METADA
 
 
 def tidy_path(given: str) -> str:
-    """The path without slashes at its end; an empty one, as an unset variable gives, is none."""
+    """The path without trailing slashes; an empty one, as from an unset variable, is refused."""
     if not given:
-        raise UnusablePathError("an empty path is no directory")
+        raise UnusablePathError("the path is empty; give a directory")
     return given.rstrip("/") or "/"
 
 
 def has_segments(disk: Disk, directory: str) -> bool:
-    """Whether the directory holds segments; its name does not matter, a copy may have any."""
+    """Whether the directory has segments; its name does not matter, a copy may have any."""
     parsed = (names.parse_segment_file(name) for name in disk.list_directory(directory))
     return any(one is not None and one[1] == names.LOG for one in parsed)
 
 
 def partition_directories(disk: Disk, path: str) -> tuple[list[str], bool]:
-    """The partition directory itself, or all of a log directory, and whether it is the latter."""
+    """The partition directory itself or all those of a log directory, and whether it is one."""
     check_directory(disk, path)
     if has_segments(disk, path):
         return [path], False
@@ -46,7 +46,7 @@ def partition_directories(disk: Disk, path: str) -> tuple[list[str], bool]:
 
 
 def check_directory(disk: Disk, path: str) -> None:
-    """Raise UnusablePathError unless there is a directory."""
+    """Raise UnusablePathError unless the path is a directory."""
     if not disk.exists(path):
         raise UnusablePathError(f"{path}: no such directory")
     if not disk.is_directory(path):
@@ -54,7 +54,7 @@ def check_directory(disk: Disk, path: str) -> None:
 
 
 def check_files(disk: Disk, directory: str) -> None:
-    """Raise UnusablePathError for a pipe or a device in place of a file: reading could hang."""
+    """Raise UnusablePathError for a pipe or device where a file should be: reading could hang."""
     for name in disk.list_directory(directory):
         is_ours = name in _PARTITION_FILES or name in _LOG_DIRECTORY_FILES
         if is_ours or names.parse_segment_file(name) is not None:

@@ -1,7 +1,7 @@
-"""`millstream produce`: lines of stdin become records of a topic, ours or Apache Kafka's.
+"""`millstream produce`: write lines of stdin as records to a topic of Millstream or Apache Kafka.
 
-How many were stored is a line on stderr, whatever happens, and an error names the line of the input
-that it is about. Exit code 0 when all of them were, 1 when some were not, 130 after Ctrl-C, 2 for
+The number of stored records is always printed to stderr, and an error names the line of the input
+that it is about. Exit code 0 when all were stored, 1 when some were not, 130 after Ctrl-C, 2 for
 wrong options.
 """
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from millstream.client.settings import ClientSettings
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""Read at once, at most; what is typed comes line by line all the same."""
+"""Read at once, at most; typed input still arrives line by line."""
 
 RECORD_OVERHEAD_BYTES: Final = 96
-"""More than a batch with one record has beside key and value."""
+"""Upper bound of what a batch with one record has in addition to key and value."""
 
 
 class Compression(StrEnum):
-    """How record batches are packed."""
+    """The codec of record batches."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -48,8 +48,8 @@ class Compression(StrEnum):
     ZSTD = "zstd"
 
 
-class _Order(NamedTuple):
-    """What becomes of lines."""
+class _Target(NamedTuple):
+    """Where lines go, and how they are split."""
 
     topic: str
     partition: int | None
@@ -60,27 +60,25 @@ def produce(
     topic: Topic,
     key_separator: Annotated[
         str | None,
-        typer.Option(
-            help=r"What stands between key and value, \t for a tab; without it lines are values."
-        ),
+        typer.Option(help=r"Separates key and value, \t is a tab; without it, lines are values."),
     ] = None,
     partition: Annotated[
-        int | None, partition_option("Where all of them go, whatever their keys.")
+        int | None, partition_option("Write to this partition, whatever the keys.")
     ] = None,
     compression: Annotated[
-        Compression, typer.Option(help="How record batches are packed.")
+        Compression, typer.Option(help="Compression of record batches.")
     ] = Compression.NONE,
     bootstrap_server: Servers = LOCAL,
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
-    """Write each line of stdin as a record; the topic must be there."""
-    order = _Order(topic, partition, _separator(key_separator))
+    """Write each line of stdin as a record; the topic must exist."""
+    target = _Target(topic, partition, _separator(key_separator))
     settings = _settings(bootstrap_server, timeout, compression)
     if sys.stdin is None:
-        complain("standard input is closed")
+        complain("standard input is closed; pipe or type the records")
         raise typer.Exit(EXIT_PROBLEMS)
     with connected(settings) as client:
-        code = _Run(client, order).code()
+        code = _Run(client, target).run()
     if code:
         raise typer.Exit(code)
 
@@ -100,29 +98,29 @@ def _settings(servers: str, timeout_s: float, compression: Compression) -> "Clie
         "compression.type": compression.value,
         "max.block.ms": timeout_ms,
         "delivery.timeout.ms": timeout_ms,
-        # Time for a second attempt is left.
+        # Leaves time for a second attempt.
         "request.timeout.ms": timeout_ms // 2,
     }
     return client_settings(servers, timeout_s, configs)
 
 
 class _Run:
-    """One run of the command: it knows which line was the first of each write."""
+    """One run of the command; remembers the first line of each write, for error messages."""
 
-    def __init__(self, client: "BlockingClient", order: _Order) -> None:
+    def __init__(self, client: "BlockingClient", target: _Target) -> None:
         self._client = client
-        self._order = order
+        self._target = target
         self._firsts: list[int] = []
         self._count = 0
 
-    def code(self) -> int:
-        """Do it; gives the exit code, and tells how many were stored in any case."""
+    def run(self) -> int:
+        """Write everything; prints how many records were stored and returns the exit code."""
         from millstream.client.errors import ClientError
 
         code = 0
         try:
-            self._find_place()
-            writer = self._client.column_writer(topic=self._order.topic)
+            self._check_topic()
+            writer = self._client.column_writer(topic=self._target.topic)
             try:
                 self._write_all(writer)
             except KeyboardInterrupt:
@@ -133,19 +131,21 @@ class _Run:
             return code or flushed
         except ClientError as error:
             return self._failed(error)
-        except KeyboardInterrupt:  # before the start, or a second one that does not wait
+        except KeyboardInterrupt:  # before the start, or a second one during the flush
             if self._firsts:
-                complain("ended without waiting for the brokers: more may have been written")
+                complain(
+                    "interrupted while waiting for acknowledgements: more records may be stored"
+                )
             return EXIT_INTERRUPTED
         finally:
             noun = "record" if self._count == 1 else "records"
-            typer.echo(f"{self._count} {noun} written to {self._order.topic}", err=True)
+            typer.echo(f"{self._count} {noun} written to {self._target.topic}", err=True)
 
-    def _find_place(self) -> None:
-        """Also for an empty input: a topic that is not there is an error."""
+    def _check_topic(self) -> None:
+        """A missing topic or partition is an error, even if the input is empty."""
         from millstream.client.errors import TopicUnknown
 
-        topic, partition, _ = self._order
+        topic, partition, _ = self._target
         info = self._client.topics([topic])[topic]
         if partition is not None and partition >= info.partition_count:
             raise TopicUnknown(topic, partition=partition)
@@ -157,24 +157,24 @@ class _Run:
             self._write(writer, lines)
 
     def _write(self, writer: "ColumnWriter", lines: Lines) -> None:
-        from millstream.client.produce.plain_batch import plain_batch
+        from millstream.client.produce.bytes_batch import bytes_batch
 
         keys, values, error = None, lines.texts, None
-        if self._order.separator is not None:
-            keys, values, error = split_keys(lines, self._order.separator)
+        if self._target.separator is not None:
+            keys, values, error = split_keys(lines, self._target.separator)
         if values:
             self._firsts.append(lines.first)
-            writer.write(plain_batch(values, keys=keys, partition=self._order.partition))
+            writer.write(bytes_batch(values, keys=keys, partition=self._target.partition))
         if error is not None:
             raise error
 
     def _flush(self, writer: "ColumnWriter") -> int:
-        """Wait for what was written; gives the exit code of that."""
+        """Wait for acknowledgements; returns the exit code."""
         from millstream.client.errors import ClientError
 
         code = 0
         try:
-            for _ in range(2):  # the first may raise the errors, and the second tells the rest
+            for _ in range(2):  # the first may raise an error, the second returns the counts
                 try:
                     self._count = sum(one.records for one in writer.flush().values())
                     break
@@ -185,13 +185,13 @@ class _Run:
         return code
 
     def _failed(self, error: Exception) -> int:
-        """Tell what went wrong, and in which line if that is known."""
+        """Print the error, with the line of the input if that is known."""
         from millstream.client.errors import RecordTooLarge
 
         if isinstance(error, OSError):
             complain(f"standard input: {error.strerror or error}")
-        elif isinstance(error, RecordTooLarge) and error.place is not None:
-            write, row = error.place
+        elif isinstance(error, RecordTooLarge) and error.write_and_row is not None:
+            write, row = error.write_and_row
             complain(f"line {self._firsts[write - 1] + row}: {error}")
         else:
             complain(str(error))

@@ -1,8 +1,8 @@
-"""What `millstream up` writes about replicas into settings files, for the number of brokers.
+"""Replica settings that `millstream up` writes into settings files, for the number of brokers.
 
-The controller's file decides for new topics, and every broker may be the controller: the files must
-agree. So what `up` wrote follows the number of brokers as long as nobody changed it; what somebody
-changed stays, and where files differ then, `up` says so.
+The controller's file decides for new topics, and every broker may become the controller: the files
+must agree. So what `up` wrote follows the number of brokers until the user changes it; a changed
+value stays, and `up` warns where the files then disagree.
 """
 
 import re
@@ -14,7 +14,7 @@ from millstream.model.config.broker_keys import broker_key
 from millstream.model.config.properties import parse_properties, render_properties, variable_of
 
 REPLICAS_MAX: Final = 3
-"""Of topics whose creator does not say how many; more brokers do not mean more copies."""
+"""For topics created without a replication factor; more brokers do not mean more replicas."""
 
 _FACTORS: Final = (
     "offsets.topic.replication.factor",
@@ -31,17 +31,17 @@ _MARKED: Final = re.compile(r"# Written by millstream up for (\d{1,4}) broker\(s
 
 
 def replica_defaults(cluster_size: int | None) -> dict[str, str]:
-    """For so many brokers; None is one that is alone."""
+    """Defaults for that many brokers; None: a standalone broker."""
     replicas = min(cluster_size or 1, REPLICAS_MAX)
     settings = dict.fromkeys(_FACTORS, str(replicas))
     if cluster_size is not None:
-        # With three copies one broker may be gone, and every record is still on two disks.
+        # With three replicas one broker may be down, and every record is still on two disks.
         settings |= dict.fromkeys(_IN_SYNC, str(max(1, replicas - 1)))
     return settings
 
 
 def mark(cluster_size: int) -> str:
-    """The line that says for how many brokers a file was written."""
+    """The comment that records for how many brokers a file was written."""
     return _MARK.format(cluster_size) + "\n"
 
 
@@ -50,11 +50,11 @@ class Grown(NamedTuple):
 
     text: str
     changes: dict[str, str]
-    """The settings that are not as before."""
+    """The settings whose values changed."""
 
 
 def grown(text: str, cluster_size: int) -> Grown | None:
-    """The file with what `up` wrote for fewer brokers brought in line; None: it stays."""
+    """The file with the values that `up` wrote for fewer brokers updated; None: unchanged."""
     settings = parse_properties(text)
     former = _former_defaults(text, settings)
     wanted = replica_defaults(cluster_size)
@@ -72,7 +72,7 @@ def grown(text: str, cluster_size: int) -> Grown | None:
 
 
 def _former_defaults(text: str, settings: Mapping[str, str]) -> dict[str, str] | None:
-    """What `up` wrote into the file; None for a file in which somebody changed it all."""
+    """What `up` wrote into the file; None if the user changed all of it."""
     found = next((one for line in text.splitlines() if (one := _MARKED.match(line))), None)
     if found is not None:
         return replica_defaults(int(found[1]))
@@ -83,7 +83,7 @@ def _former_defaults(text: str, settings: Mapping[str, str]) -> dict[str, str] |
 
 
 def with_setting(text: str, key: str, value: str) -> str:
-    """Change this one line: the rest of the file, comments and all, is the user's."""
+    """Change this one line: the rest of the file, including comments, is the user's."""
     line = render_properties({key: value}).strip()
     is_key = re.compile(rf"\s*{re.escape(key)}\s*[=:\s]")
     kept = [one for one in text.splitlines() if not is_key.match(one)]
@@ -91,7 +91,7 @@ def with_setting(text: str, key: str, value: str) -> str:
 
 
 def disagreements(files: Mapping[int, Mapping[str, str]], environment: Container[str]) -> list[str]:
-    """A line for each setting that the brokers' files have different values of."""
+    """A line for each setting whose value differs between the brokers' files."""
     return [
         line
         for name in _DECIDED_BY_ONE
@@ -111,5 +111,5 @@ def _disagreement(name: str, files: Mapping[int, Mapping[str, str]]) -> str | No
     )
     return (
         f"brokers disagree on {name}: {values}; which value is used depends on which broker is the"
-        " controller, so set the same in each broker's server.properties"
+        " controller, so set the same value in each broker's server.properties"
     )

@@ -1,4 +1,4 @@
-"""A partition's batches and records read straight from its files, for eyes."""
+"""Reads a partition's batches and records from its files, to show them."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DamagedBatch(Exception):
-    """Bytes in a segment that are no whole, valid batch."""
+    """Bytes in a segment that are not a complete, valid batch."""
 
 
 class StoredRecord(NamedTuple):
@@ -38,7 +38,7 @@ class StoredRecord(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """One batch: its row of numbers as the kernels give it, and its bytes."""
+    """One batch: the header fields that the kernel returned, and its bytes."""
 
     path: str
     position: int
@@ -54,10 +54,10 @@ class StoredBatch(NamedTuple):
         return bool(self.row[rows_of.ATTRIBUTES] & CONTROL_BIT)
 
     def describe(self) -> str:
-        """Everything in the batch's header, in one line."""
+        """All header fields of the batch, in one line."""
         row = self.row
         attributes = row[rows_of.ATTRIBUTES]
-        told = (
+        line = (
             f"batch [{row[rows_of.BASE_OFFSET]}, {self.last_offset + 1}) "
             f"position {self.position} size {row[rows_of.SIZE]} "
             f"records {row[rows_of.RECORD_COUNT]} epoch {row[rows_of.LEADER_EPOCH]} "
@@ -65,7 +65,7 @@ class StoredBatch(NamedTuple):
             f"time {row[rows_of.BASE_TIMESTAMP]}..{row[rows_of.MAX_TIMESTAMP]}"
         )
         if row[rows_of.PRODUCER_ID] >= 0:
-            told += (
+            line += (
                 f" producer {row[rows_of.PRODUCER_ID]}/{row[rows_of.PRODUCER_EPOCH]} "
                 f"sequence {row[rows_of.BASE_SEQUENCE]}"
             )
@@ -74,15 +74,15 @@ class StoredBatch(NamedTuple):
             TRANSACTIONAL_BIT: "transactional",
             LOG_APPEND_TIME_BIT: "append-time",
         }
-        return " ".join([told, *(name for bit, name in flags.items() if attributes & bit)])
+        return " ".join([line, *(name for bit, name in flags.items() if attributes & bit)])
 
     def records(self) -> Iterator[StoredRecord]:
         """The records of the batch; raises DamagedBatch."""
         try:
             decoded = columns.decode(self.data, 0, len(self.data))
         except MalformedRecords as error:
-            told = describe_damage(error.reason, self.position)
-            raise DamagedBatch(f"{self.path}: {told}") from error
+            damage = describe_damage(error.reason, self.position)
+            raise DamagedBatch(f"{self.path}: {damage}") from error
         table = decoded.columns
         offsets, stamps = _numbers(decoded.offsets, "q"), _numbers(table.timestamps, "q")
         keys, values = _cells(table.keys, table.rows), _cells(table.values, table.rows)
@@ -94,9 +94,9 @@ class StoredBatch(NamedTuple):
 def stored_batches(
     disk: Disk, directory: str, *, from_offset: int | None = None
 ) -> Iterator[StoredBatch]:
-    """Batches in order, from the one that holds `from_offset`; raises DamagedBatch where they end.
+    """Batches in order, from the one that contains `from_offset`; raises DamagedBatch.
 
-    A batch's CRC is checked before it is given out.
+    A batch's CRC is checked before it is yielded.
     """
     first = from_offset or 0
     bases = _bases(disk, directory)

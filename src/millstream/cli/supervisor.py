@@ -1,11 +1,11 @@
-"""Starts broker processes, tells when one dies, and stops all of a data directory at the end.
+"""Starts broker processes, reports when one dies, and stops all of a data directory at the end.
 
-It neither restarts a broker nor stops the others when one dies: whoever runs it decides. A broker
-that was started again by hand is found by its pid file and stopped with the rest.
+It neither restarts a broker nor stops the others when one dies: that is the operator's decision. A
+broker that was restarted by hand is found by its pid file and stopped with the rest.
 
 If this process is killed its brokers stop by themselves: their standard input is a pipe whose other
-end only this process has, and the system closes that. A signal at the parent's death
-(PR_SET_PDEATHSIG) would come when the thread ends that started them, whatever the process does.
+end only this process has, and the kernel closes it. A parent-death signal (PR_SET_PDEATHSIG) would
+be sent when the thread that started them ends, even if the process lives on.
 """
 
 import os
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from millstream.broker.start_failure import StartFailure
 
 START_TIMEOUT_S: Final = 120.0
-"""Recovery of a large log after a crash takes its time."""
+"""Recovery of a large log after a crash takes time."""
 STOP_TIMEOUT_S: Final = 30.0
 EXIT_WAIT_S: Final = 1.0
 POLL_S: Final = 0.05
@@ -41,15 +41,15 @@ class Launch(NamedTuple):
 
     directory: BrokerDirectory
     environment: Mapping[str, str]
-    """Settings of this start, over those of the file."""
+    """Settings of this start; they override the file."""
     metrics_port: int | None
-    """Where metrics are served if it is free; None: the settings say."""
+    """Port for metrics if it is free; None: the settings decide."""
 
 
 class Ready(NamedTuple):
-    """Where a broker is found."""
+    """Addresses of a broker that is ready."""
 
-    places: list[str]
+    addresses: list[str]
     metrics: str | None
     """host:port; None where they are not served."""
 
@@ -63,14 +63,14 @@ class StartFailed(Exception):
         self.exit_code = exit_code
         """None: it did not end in time."""
         self.failure = failure
-        """As the broker told it; None: it could not, what it wrote to standard error says why."""
+        """As the broker reported it; None: it could not, its standard error has the cause."""
         how = f"not ready after {START_TIMEOUT_S:.0f} s" if exit_code is None else ""
         how = failure.reason if failure is not None else how or _how_ended(exit_code or 0)
         super().__init__(f"broker {broker_id} did not start: {how}")
 
 
 class StartStopped(Exception):
-    """Somebody told us to stop before every broker was ready."""
+    """A signal to stop came before every broker was ready."""
 
 
 class Supervisor:
@@ -84,43 +84,43 @@ class Supervisor:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        # Signals only leave their number in a socket: everything is done in one place, in order.
+        # Handlers only write the signal's number to a socket: it is processed in one place.
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)
-        self._is_told = False
+        self._is_stopping = False
         self._lifeline, self._alive = os.pipe()
-        """The brokers' end, and ours, which nobody inherits."""
+        """The brokers' end, and ours, which no child inherits."""
 
     def start(self, launches: Sequence[Launch]) -> list[Ready]:
-        """Start the brokers and wait for all; where they are found. Raises StartFailed."""
+        """Start the brokers and wait until all are ready. Raises StartFailed."""
         for one in launches:
             directory = one.directory
             port = () if one.metrics_port is None else ("--metrics-port", str(one.metrics_port))
             self._children[directory.broker_id] = subprocess.Popen(  # noqa: S603 - our own module
                 [
                     *(sys.executable, "-m", "millstream", "broker", "--lifeline", "0", *port),
-                    # Last: a broker that runs is known by its settings file.
+                    # Last: `running_pid` recognizes a broker by its settings file.
                     *("--config", str(directory.settings_file)),
                 ],
                 stdin=self._lifeline,
                 stdout=subprocess.PIPE,
                 env={**os.environ, **one.environment},
-                # Ctrl-C reaches the whole group of a terminal: the brokers are ours to stop.
+                # Ctrl-C goes to the terminal's process group: this process stops the brokers.
                 start_new_session=True,
             )
         return self._await_ready([one.directory for one in launches])
 
     def wait(self) -> None:
-        """Until somebody tells us to stop; says which brokers die meanwhile."""
-        while not self._is_told:
+        """Wait for a signal to stop; reports brokers that die meanwhile."""
+        while not self._is_stopping:
             self._await_signal(None)
             self._report_deaths()
 
     def stop(self) -> None:
-        """Stop every broker of the data directory, whoever started it.
+        """Stop every broker of the data directory, including those started by hand.
 
-        One after the other: each hands its leaderships over to those that are left.
+        One after the other: each hands its leaderships over to the remaining ones.
         """
         self._report_deaths()
         found = [one.running_pid() for one in brokers_of(self._data_dir)]
@@ -131,8 +131,8 @@ class Supervisor:
         self._close()
 
     def end(self) -> None:
-        """Have `wait` return; from any thread."""
-        with suppress(OSError):  # it has ended already
+        """Make `wait` return; may be called on any thread."""
+        with suppress(OSError):  # already closed
             self._writer.send(bytes([signal.SIGTERM]))
 
     def _stop_one(self, pid: int) -> None:
@@ -140,37 +140,40 @@ class Supervisor:
         deadline_s = self._clock.monotonic_s() + STOP_TIMEOUT_S
         while self._is_alive(pid):
             if self._clock.monotonic_s() > deadline_s:
-                self._complain(f"pid {pid} did not stop in {STOP_TIMEOUT_S:.0f} s and is killed")
+                self._complain(
+                    f"the broker with pid {pid} did not stop within {STOP_TIMEOUT_S:.0f} s:"
+                    " killing it"
+                )
                 _send(pid, signal.SIGKILL)
             self._await_signal(POLL_S)
 
     # -- inside ----------------------------------------------------------------------------
 
     def _await_ready(self, directories: Sequence[BrokerDirectory]) -> list[Ready]:
-        """All at once: the first that fails ends the wait for the others."""
+        """Wait for all at once: the first that fails ends the wait for the others."""
         texts = {one.broker_id: "" for one in directories}
         found: dict[int, Ready] = {}
-        for broker_id, piece in self._outputs(list(texts)) if texts else ():
+        for broker_id, chunk in self._outputs(list(texts)) if texts else ():
             if broker_id in found:
-                continue  # if it has died meanwhile, `wait` tells it
-            texts[broker_id] += piece
+                continue  # if it has died meanwhile, `wait` reports it
+            texts[broker_id] += chunk
             ready = _ready_in(texts[broker_id])
             if ready is not None:
                 found[broker_id] = ready
-            elif not piece:
+            elif not chunk:
                 raise self._failed(broker_id, texts[broker_id])
             if len(found) == len(texts):
                 break
         for one in directories:
             if one.broker_id not in found:
                 raise self._failed(one.broker_id, "")
-            one.keep_port(found[one.broker_id].places[0])
+            one.keep_port(found[one.broker_id].addresses[0])
         return [found[one.broker_id] for one in directories]
 
     def _outputs(self, broker_ids: Sequence[int]) -> Iterator[tuple[int, str]]:
-        """What brokers write, "" for the end of it, until the time for a start is over.
+        """What brokers write to stdout, "" for its end, until START_TIMEOUT_S is over.
 
-        Raises StartStopped when a signal comes.
+        Raises StartStopped when a signal to stop arrives.
         """
         deadline_s = self._clock.monotonic_s() + START_TIMEOUT_S
         with selectors.DefaultSelector() as selector:
@@ -183,23 +186,23 @@ class Supervisor:
                 ready = [key for key, _ in selector.select(left_s)]
                 if any(key.fileobj is self._reader for key in ready):
                     self._take_signals()
-                if self._is_told:
+                if self._is_stopping:
                     raise StartStopped
                 for key in ready:
                     if key.fileobj is not self._reader:
-                        piece = os.read(key.fd, 4096)
-                        if not piece:
+                        chunk = os.read(key.fd, 4096)
+                        if not chunk:
                             selector.unregister(key.fileobj)
-                        yield key.data, piece.decode(errors="replace")
+                        yield key.data, chunk.decode(errors="replace")
 
     def _failed(self, broker_id: int, text: str) -> StartFailed:
-        self._is_told = True  # all are stopped now: that others end is no news
-        told = [line for line in text.splitlines() if line.startswith(_FAILED)]
-        if not told:
+        self._is_stopping = True  # all are stopped now: the others' ends are not reported
+        reports = [line for line in text.splitlines() if line.startswith(_FAILED)]
+        if not reports:
             return StartFailed(broker_id, self._ended(broker_id))
         from millstream.broker.start_failure import parse
 
-        return StartFailed(broker_id, self._ended(broker_id), parse(told[0]))
+        return StartFailed(broker_id, self._ended(broker_id), parse(reports[0]))
 
     def _await_signal(self, timeout_s: float | None) -> None:
         with selectors.DefaultSelector() as selector:
@@ -209,7 +212,7 @@ class Supervisor:
 
     def _take_signals(self) -> None:
         numbers = self._reader.recv(4096)
-        self._is_told |= any(number != signal.SIGCHLD for number in numbers)
+        self._is_stopping |= any(number != signal.SIGCHLD for number in numbers)
 
     def _report_deaths(self) -> None:
         for broker_id, child in list(self._children.items()):
@@ -217,20 +220,20 @@ class Supervisor:
             if code is None:
                 continue
             self._forget(broker_id)
-            if not self._is_told:
+            if not self._is_stopping:
                 settings = BrokerDirectory(self._data_dir, broker_id).settings_file
                 self._complain(
-                    f"broker {broker_id} (pid {child.pid}) died: {_how_ended(code)}; it can be"
-                    f" started again with `millstream broker --config {settings}`"
+                    f"broker {broker_id} (pid {child.pid}) died: {_how_ended(code)}; restart it"
+                    f" with `millstream broker --config {settings}`"
                 )
 
     def _ended(self, broker_id: int) -> int | None:
-        """The exit code of a broker whose output has ended; None if it goes on all the same."""
+        """The exit code of a broker whose output has ended; None if it is still running."""
         try:
             code = self._children[broker_id].wait(EXIT_WAIT_S)
         except subprocess.TimeoutExpired:
             return None
-        self._forget(broker_id)  # whoever hears of the code tells it
+        self._forget(broker_id)  # the caller reports the code
         return code
 
     def _forget(self, broker_id: int) -> None:
@@ -243,7 +246,7 @@ class Supervisor:
             if child.pid == pid:
                 return child.poll() is None
         try:
-            # Empty for one that has ended and that nobody has asked for yet.
+            # Empty for a zombie.
             return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
         except OSError:
             return False
@@ -258,7 +261,7 @@ class Supervisor:
 
 
 def _ready_in(text: str) -> Ready | None:
-    """What a broker has written so far, if it is ready."""
+    """The addresses in a broker's output so far; None if it is not ready."""
     metrics = None
     for line in text.splitlines(keepends=True):
         if line.startswith(_METRICS):

@@ -1,7 +1,7 @@
-"""`millstream topics`: make, show and remove topics of a running cluster, ours or Apache Kafka's.
+"""`millstream topics`: create, list, describe and delete topics of Millstream or Apache Kafka.
 
-Output is lines of fields with tabs between, for people and for `cut`; errors are one line each on
-stderr. Exit code 0 when everything was done, 1 when something was not, 2 for wrong options.
+Output is lines of tab-separated fields, for people and for `cut`; errors are one line each on
+stderr. Exit code 0 when everything was done, 1 when something failed, 2 for wrong options.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-app = typer.Typer(help="Make, show and remove topics of a running cluster.")
+app = typer.Typer(help="Create, list, describe and delete topics of a running cluster.")
 
 
 @app.command("create")
@@ -44,7 +44,7 @@ def create(
             "--partitions",
             low=-1,
             high=INT32_MAX,
-            told="How many; -1 is the broker's own default.",
+            help_text="Number of partitions; -1 is the broker's default.",
         ),
     ] = -1,
     replication_factor: Annotated[
@@ -53,16 +53,19 @@ def create(
             "--replication-factor",
             low=-1,
             high=INT16_MAX,
-            told="Replicas of each partition; -1 is the broker's own default.",
+            help_text="Replicas of each partition; -1 is the broker's default.",
         ),
     ] = -1,
     config: Annotated[
-        list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="A topic's setting.")
+        list[str] | None,
+        typer.Option(
+            "--config", metavar="KEY=VALUE", help="Setting of the topic; may be repeated."
+        ),
     ] = None,
     bootstrap_server: Servers = LOCAL,
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
-    """Make topics; each that was made is a line on stdout."""
+    """Create topics; prints a line for each."""
     configs = _configs(config or [])
     with _client(bootstrap_server, timeout) as client:
         from millstream.client.admin import NewTopic
@@ -76,7 +79,7 @@ def create(
             )
             for name in dict.fromkeys(names)
         ]
-        _tell(
+        _print_outcomes(
             client.create_topics(wanted),
             lambda name, made: _line(
                 "created",
@@ -90,13 +93,11 @@ def create(
 
 @app.command("list")
 def list_all(
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Also those that brokers keep for themselves.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     bootstrap_server: Servers = LOCAL,
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
-    """Show the names of all topics, one a line."""
+    """List the names of all topics, one per line."""
     with _client(bootstrap_server, timeout) as client:
         names = client.list_topics(includes_internal=internal)
         with printing():
@@ -110,20 +111,20 @@ def describe(
     bootstrap_server: Servers = LOCAL,
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
-    """Show topics: a line each, with a line per setting of its own and a line per partition."""
+    """Describe topics: a line for the topic, each of its own settings and each partition."""
     with _client(bootstrap_server, timeout) as client:
         wanted = list(dict.fromkeys(names)) if names else list(client.list_topics())
         found = client.describe_topics(wanted)
         settings = _own_settings(client, found)
-        _tell(found, lambda name, topic: _description(topic, settings.get(name, {})))
+        _print_outcomes(found, lambda name, topic: _description(topic, settings.get(name, {})))
 
 
 @app.command("delete")
 def delete(names: Names, bootstrap_server: Servers = LOCAL, timeout: Timeout = TIMEOUT_S) -> None:
-    """Remove topics with all their records; each that was removed is a line on stdout."""
+    """Delete topics with all their records; prints a line for each."""
     with _client(bootstrap_server, timeout) as client:
         outcomes = client.delete_topics(dict.fromkeys(names))
-        _tell(outcomes, lambda name, _: _line("deleted", name))
+        _print_outcomes(outcomes, lambda name, _: _line("deleted", name))
 
 
 def _configs(texts: list[str]) -> dict[str, str]:
@@ -131,7 +132,7 @@ def _configs(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, found, value = text.partition("=")
         if not found or not name.strip():
-            refuse(f"--config {text}: a setting is KEY=VALUE")
+            refuse(f"--config {text}: must be KEY=VALUE, for example retention.ms=60000")
         configs[name.strip()] = value
     return configs
 
@@ -141,8 +142,10 @@ def _client(servers: str, timeout_s: float) -> "AbstractContextManager[BlockingC
     return connected(client_settings(servers, timeout_s))
 
 
-def _tell(outcomes: "Mapping[str, R | ClientError]", show: Callable[[str, R], str]) -> None:
-    """What was done on stdout, what was not on stderr, and the exit code for it."""
+def _print_outcomes(
+    outcomes: "Mapping[str, R | ClientError]", show: Callable[[str, R], str]
+) -> None:
+    """Print results to stdout and errors to stderr; exits with EXIT_PROBLEMS if there are any."""
     from millstream.client.errors import ClientError
 
     failed = False
@@ -191,19 +194,21 @@ def _description(topic: "TopicInfo", settings: Mapping[str, str]) -> str:
 def _own_settings(
     client: "BlockingClient", found: "Mapping[str, TopicInfo | ClientError]"
 ) -> dict[str, dict[str, str]]:
-    """By topic, what was set for it alone."""
+    """By topic, the settings that were set for the topic itself."""
     from millstream.client.admin import ConfigResource, ConfigSource
     from millstream.client.errors import ClientError
     from millstream.client.metadata import TopicInfo
 
     names = [name for name, topic in found.items() if isinstance(topic, TopicInfo)]
-    told = client.describe_configs([ConfigResource.topic(name) for name in names]) if names else {}
+    described = (
+        client.describe_configs([ConfigResource.topic(name) for name in names]) if names else {}
+    )
     return {
         resource.name: {
             entry.name: entry.value or ""
             for entry in entries.values()
             if entry.source is ConfigSource.TOPIC
         }
-        for resource, entries in told.items()
+        for resource, entries in described.items()
         if not isinstance(entries, ClientError)  # not allowed, or just deleted
     }

@@ -1,4 +1,4 @@
-"""`millstream up`: brokers of one data directory, each in a process of its own, until Ctrl-C."""
+"""`millstream up`: run the brokers of a data directory, one process each, until Ctrl-C."""
 
 import sys
 from pathlib import Path
@@ -13,22 +13,24 @@ def up(
     brokers: Annotated[
         int | None,
         typer.Option(
-            help="How many; several are a cluster. As many as the data directory has, at first 1."
+            help="Number of brokers. Default: as many as the data directory has, 1 if it is new."
         ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            help="Of the first broker, the others follow; 0 takes free ones. 9092 at first."
+            help="Port of the first broker, the others count up from it; 0 picks free ports."
+            " Default: that of the last start, 9092 if it is new."
         ),
     ] = None,
-    data_dir: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path(
+    data_dir: Annotated[Path, typer.Option(help="Directory for settings and data.")] = Path(
         brokers_up.DATA_DIR_DEFAULT
     ),
     host: Annotated[
         str | None,
         typer.Option(
-            help="Address to listen on; 0.0.0.0 lets other machines in. Loopback at first."
+            help="Address to listen on; 0.0.0.0 accepts other machines. Default: that of the last"
+            " start, 127.0.0.1 if it is new."
         ),
     ] = None,
     config: Annotated[
@@ -36,18 +38,21 @@ def up(
         typer.Option(
             "--config",
             metavar="KEY=VALUE",
-            help="A setting of all brokers, for this start; wins over the environment and over"
-            " their server.properties. May be repeated.",
+            help="Setting of all brokers for this start; overrides the environment and their"
+            " server.properties. May be repeated.",
         ),
     ] = None,
     *,
     racks: Annotated[
         bool,
-        typer.Option("--racks", help="Set broker.rack of all brokers to the machine's name."),
+        typer.Option("--racks", help="Set broker.rack of all brokers to this machine's host name."),
     ] = False,
 ) -> None:
-    """Start brokers and keep them until Ctrl-C; prints `ready: host:port,...` for clients."""
-    wanted = brokers_up.Wanted(
+    """Start brokers and run them until Ctrl-C.
+
+    Prints `ready: host:port,...` once clients can connect.
+    """
+    options = brokers_up.UpOptions(
         brokers=brokers,
         port=port,
         data_dir=data_dir,
@@ -55,4 +60,4 @@ def up(
         racks=racks,
         configs=tuple(config or ()),
     )
-    sys.exit(brokers_up.run(wanted))
+    sys.exit(brokers_up.run(options))

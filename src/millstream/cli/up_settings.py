@@ -1,8 +1,8 @@
 """`millstream up --config KEY=VALUE`, and what a start adds to the settings of its brokers.
 
-In force are, the first that says something: `--config`, the environment, the broker's
-server.properties, and then what `up` chooses: a port for metrics, and a quiet log on a terminal.
-They reach a broker through its environment and are not kept.
+Precedence: `--config`, the environment, the broker's server.properties, and then what `up`
+chooses: a port for metrics, and a quiet log on a terminal. Overrides are passed to a broker through
+its environment and are not stored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,27 +19,27 @@ from millstream.model.config.nearest import hint
 from millstream.model.config.properties import check_settings, parse_properties, variable_of
 
 METRICS_PORT_DEFAULT: Final = 9404
-"""Of the first broker, the others follow: Prometheus' JMX exporter is usually found there."""
+"""Of the first broker, the others count up; the usual port of Prometheus' JMX exporter."""
 _METRICS_PORT: Final = "metrics.port"
 _LOG_LEVEL: Final = "log.level"
 _QUIET: Final = "WARN"
 
-_NOT_HERE: Final = {
+_NOT_OVERRIDABLE: Final = {
     "broker.id": "up numbers its brokers",
     "node.id": "up numbers its brokers",
     "listeners": "use --host and --port",
     "log.dirs": "use --data-dir",
     "log.dir": "use --data-dir",
     "pid.file": "up finds its brokers by it",
-    "zookeeper.connect": "up runs the keeper of its brokers",
+    "zookeeper.connect": "up runs a keeper for its brokers",
 }
-"""What a start must not change for all brokers, with what to do instead."""
+"""Settings that differ between brokers or belong to `up`, with what to do instead."""
 
 _OF_ONE: Final = "advertised.listeners"
 
 
 class BadOverride(Exception):
-    """A `--config` that cannot be; the text says which and why."""
+    """An invalid `--config`; the text says which and why."""
 
 
 def parse_overrides(given: Sequence[str], *, brokers: int) -> dict[str, str]:
@@ -49,20 +49,23 @@ def parse_overrides(given: Sequence[str], *, brokers: int) -> dict[str, str]:
         name, has_value, value = text.partition("=")
         name, value = name.strip(), value.strip()
         if not has_value or not name:
-            raise BadOverride(f"--config {text}: it is KEY=VALUE")
+            raise BadOverride(f"--config {text}: must be KEY=VALUE, for example num.partitions=3")
         if name in found:
-            raise BadOverride(f"--config {name} is given twice")
+            raise BadOverride(f"--config {name} is given twice; keep one of them")
         _check(name, value, brokers)
         found[name] = value
     return found
 
 
 def _check(name: str, value: str, brokers: int) -> None:
-    if name in _NOT_HERE:
-        raise BadOverride(f"--config {name} is not for all brokers: {_NOT_HERE[name]}")
+    if name in _NOT_OVERRIDABLE:
+        raise BadOverride(
+            f"--config {name} cannot be set for all brokers: {_NOT_OVERRIDABLE[name]}"
+        )
     if name == _OF_ONE and brokers > 1:
         raise BadOverride(
-            f"--config {name} is not for {brokers} brokers: set it in the server.properties of each"
+            f"--config {name} cannot be the same for {brokers} brokers: set it in the"
+            " server.properties of each"
         )
     reason = inert_broker_reason(name)
     if reason is not None:
@@ -70,9 +73,7 @@ def _check(name: str, value: str, brokers: int) -> None:
     if name in LATER_KEYS:
         raise BadOverride(f"--config {name} has no effect yet")
     if name not in BROKER_KEYS:
-        raise BadOverride(
-            f"--config {name}: there is no such setting of a broker{hint(name, BROKER_KEYS)}"
-        )
+        raise BadOverride(f"--config {name}: unknown broker setting{hint(name, BROKER_KEYS)}")
     try:
         check_settings({name: value}, "--config")
     except InvalidConfig as error:
@@ -93,7 +94,7 @@ def launches(
         for name in (_METRICS_PORT, _LOG_LEVEL)
         if variable_of(name) in environment
     } | dict(overrides)
-    # A broker must not find its own port taken by the metrics of one that was faster.
+    # A broker's listener port must not be taken by the metrics of one that started faster.
     listening = {port for one in in_files for port in _ports(one.get("listeners", ""))}
     free = (port for port in count(METRICS_PORT_DEFAULT) if port not in listening)
     found = []
@@ -113,7 +114,7 @@ def _ports(listeners: str) -> list[int]:
 
 
 def _first_and_following(port: str, number: int) -> dict[str, str]:
-    """One port of metrics for all brokers cannot be: it is the first one's, as with --port."""
+    """A metrics port cannot be shared by all brokers: it is the first one's, as with --port."""
     return {_METRICS_PORT: str(int(port) + number)} if _is_number(port) and int(port) else {}
 
 

@@ -1,4 +1,4 @@
-"""`millstream version`: what is installed, and whether its kernels are compiled."""
+"""`millstream version`: the installed version, and whether its kernels are compiled."""
 
 import platform
 
@@ -8,7 +8,7 @@ from millstream import __version__
 
 
 def version() -> None:
-    """Show the version, the Python it runs on, and which kernels it found."""
+    """Show the version, the Python version, and whether the kernels are compiled."""
     kernels = _kernels()
     typer.echo(f"millstream {__version__}")
     typer.echo(f"Python     {platform.python_version()} ({platform.machine()})")

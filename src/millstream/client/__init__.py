@@ -1,6 +1,6 @@
-"""The client: topics, offsets, administration and records as Arrow columns; for any Kafka.
+"""The client: topics, offsets, administration and records as Arrow columns, for any Kafka broker.
 
-`settings.py` says how to talk, `cluster.py` talks (asyncio), `blocking.py` is the blocking API.
+`settings.py` has the settings, `cluster.py` the asyncio API, `blocking.py` the blocking API.
 `fetch` reads records by partition and offset, `produce` writes them. Importing anything here starts
 nothing; only the modules about columns load pyarrow.
 """

@@ -1,8 +1,8 @@
-"""Looking after topics, settings and records of a cluster; each thing has an outcome of its own.
+"""Administration of topics, settings and records of a cluster.
 
-Methods about many things give a mapping in which each has its result or a ClientError: one topic
-that cannot be made does not keep the others from being made. `or_raise` turns an outcome into a
-result. What can be tried again is, until the deadline.
+Methods that take many items return a mapping in which each has its result or a ClientError: one
+topic that cannot be created does not keep the others from being created. `or_raise` turns an
+outcome into a result. Retriable errors are retried until the deadline.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -28,8 +28,8 @@ from millstream.client.admin_topics import (
     NewTopic,
 )
 from millstream.client.cluster import Cluster, or_raise
-from millstream.client.each import ask_each
 from millstream.client.errors import ClientError
+from millstream.client.keyed_api import call_each
 from millstream.client.metadata import Broker, TopicInfo
 from millstream.model.ids import BrokerId, Offset, TopicPartition
 from millstream.wire.messages.describe_cluster import (
@@ -54,11 +54,11 @@ __all__ = [
 ]
 
 HIGH_WATERMARK: Final = Offset(-1)
-"""For `delete_records`: everything that readers can see."""
+"""For `delete_records`: everything that consumers can read."""
 
 
 class ClusterInfo(NamedTuple):
-    """Who is there."""
+    """The brokers of a cluster, and its controller."""
 
     cluster_id: str
     controller_id: BrokerId | None
@@ -80,10 +80,10 @@ class Admin:
         validates_only: bool = False,
         timeout_s: float | None = None,
     ) -> dict[str, CreatedTopic | ClientError]:
-        """By name. A topic is there when this ends; a broker may need a moment to hear of it."""
-        question = CreateTopics(self._cluster, validates_only=validates_only)
+        """By name. The topics exist when this returns; brokers may learn of them a moment later."""
+        api = CreateTopics(self._cluster, validates_only=validates_only)
         items = {one.name: one for one in topics}
-        return await ask_each(question, items, self._cluster.deadline("create topics", timeout_s))
+        return await call_each(api, items, self._cluster.deadline("create topics", timeout_s))
 
     async def delete_topics(
         self, names: Iterable[str], *, timeout_s: float | None = None
@@ -91,7 +91,7 @@ class Admin:
         """True where it was deleted."""
         items: dict[str, None] = dict.fromkeys(names)
         deadline = self._cluster.deadline("delete topics", timeout_s)
-        gone = await ask_each(DeleteTopics(self._cluster), items, deadline)
+        gone = await call_each(DeleteTopics(self._cluster), items, deadline)
         for name in items:
             self._cluster.metadata.invalidate(name)
         return gone
@@ -103,14 +103,14 @@ class Admin:
         validates_only: bool = False,
         timeout_s: float | None = None,
     ) -> dict[str, bool | ClientError]:
-        """How many partitions each topic shall have in all; only more is possible."""
+        """Raise the number of partitions of each topic to these totals."""
         items = {
             name: one if isinstance(one, NewPartitions) else NewPartitions(one)
             for name, one in totals.items()
         }
-        question = CreatePartitions(self._cluster, validates_only=validates_only)
+        api = CreatePartitions(self._cluster, validates_only=validates_only)
         deadline = self._cluster.deadline("create partitions", timeout_s)
-        made = await ask_each(question, items, deadline)
+        made = await call_each(api, items, deadline)
         for name in items:
             self._cluster.metadata.invalidate(name)
         return made
@@ -118,14 +118,14 @@ class Admin:
     async def describe_topics(
         self, names: Iterable[str], *, timeout_s: float | None = None
     ) -> dict[str, TopicInfo | ClientError]:
-        """Ids, partitions, leaders, replicas, as a broker tells now."""
+        """Ids, partitions, leaders, replicas, from a broker's current metadata."""
         deadline = self._cluster.deadline("describe topics", timeout_s)
         return await self._cluster.topics_each(names, deadline=deadline, unknown_grace_s=0.0)
 
     async def list_topics(
         self, *, includes_internal: bool = False, timeout_s: float | None = None
     ) -> dict[str, TopicInfo]:
-        """All of them by name; internal ones are those that brokers keep for themselves."""
+        """All topics by name; internal ones are those that brokers create for themselves."""
         deadline = self._cluster.deadline("list topics", timeout_s)
         found = await self._cluster.topics(deadline=deadline)
         return {
@@ -135,9 +135,9 @@ class Admin:
     async def delete_records(
         self, before: Mapping[TopicPartition, Offset], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, Offset | ClientError]:
-        """Remove what is below each offset; tells where each log begins now."""
+        """Delete the records below each offset; returns the new log start offsets."""
         deadline = self._cluster.deadline("delete records", timeout_s)
-        return await ask_each(DeleteRecords(self._cluster), before, deadline)
+        return await call_each(DeleteRecords(self._cluster), before, deadline)
 
     # -- settings
 
@@ -148,10 +148,10 @@ class Admin:
         names: Collection[str] | None = None,
         timeout_s: float | None = None,
     ) -> dict[ConfigResource, dict[str, ConfigEntry] | ClientError]:
-        """All settings of each, or those of these names."""
+        """All settings of each resource, or those with these names."""
         items: dict[ConfigResource, None] = dict.fromkeys(resources)
         deadline = self._cluster.deadline("describe settings", timeout_s)
-        return await ask_each(DescribeConfigs(self._cluster, names), items, deadline)
+        return await call_each(DescribeConfigs(self._cluster, names), items, deadline)
 
     async def alter_configs(
         self,
@@ -160,24 +160,24 @@ class Admin:
         validates_only: bool = False,
         timeout_s: float | None = None,
     ) -> dict[ConfigResource, bool | ClientError]:
-        """Change what is named and leave the rest; of one thing all changes are made, or none."""
-        question = AlterConfigs(self._cluster, validates_only=validates_only)
+        """Change the given settings only; for each resource all changes are made, or none."""
+        api = AlterConfigs(self._cluster, validates_only=validates_only)
         deadline = self._cluster.deadline("alter settings", timeout_s)
-        return await ask_each(question, changes, deadline)
+        return await call_each(api, changes, deadline)
 
     # -- cluster
 
     async def describe_cluster(self, *, timeout_s: float | None = None) -> ClusterInfo:
-        """Its id, its brokers, and who takes changes."""
+        """Its id, its brokers, and the controller."""
         deadline = self._cluster.deadline("describe the cluster", timeout_s)
-        told: DescribeClusterResponse = await self._cluster.call(
+        response: DescribeClusterResponse = await self._cluster.call(
             DescribeClusterRequest(), deadline=deadline
         )
         return ClusterInfo(
-            cluster_id=told.cluster_id,
-            controller_id=BrokerId(told.controller_id) if told.controller_id >= 0 else None,
+            cluster_id=response.cluster_id,
+            controller_id=BrokerId(response.controller_id) if response.controller_id >= 0 else None,
             brokers=tuple(
                 Broker(BrokerId(one.broker_id), one.host, one.port, one.rack)
-                for one in told.brokers
+                for one in response.brokers
             ),
         )

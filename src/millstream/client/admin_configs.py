@@ -1,12 +1,12 @@
-"""Settings of topics and brokers, read and changed one by one."""
+"""DescribeConfigs and IncrementalAlterConfigs, for topics and brokers."""
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from millstream.client.cluster import Cluster
-from millstream.client.each import Item, Question
 from millstream.client.errors import ClientError, code_of, error_for
+from millstream.client.keyed_api import Item, KeyedApi
 from millstream.client.retries import Failure
 from millstream.client.targets import ANY, CONTROLLER, Node, Target
 from millstream.model.config.resources import ResourceType
@@ -29,11 +29,11 @@ _BROKER_KINDS = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
 
 
 class ConfigResource(NamedTuple):
-    """What has settings."""
+    """A topic, broker or group that has settings."""
 
     kind: ResourceType
     name: str
-    """Of a broker its id; empty for the defaults of all brokers."""
+    """For a broker its id; empty for the cluster-wide defaults."""
 
     @classmethod
     def topic(cls, name: str) -> "ConfigResource":
@@ -66,14 +66,14 @@ class ConfigEntry(NamedTuple):
 
     name: str
     value: str | None
-    """None also where it is secret."""
+    """None also for a sensitive setting."""
     source: ConfigSource
     is_read_only: bool
     is_sensitive: bool
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody set it for this very thing."""
+        """Whether it was not set for this resource itself."""
         return self.source in (ConfigSource.DEFAULT, ConfigSource.FILE, ConfigSource.ALL_BROKERS)
 
 
@@ -96,8 +96,8 @@ class ConfigChange(NamedTuple):
     operation: ConfigOperation = ConfigOperation.SET
 
 
-class _ConfigQuestion(Question[ConfigResource, V, R]):
-    """A broker answers for itself, anybody for the rest."""
+class _ConfigApi(KeyedApi[ConfigResource, V, R]):
+    """A broker serves its own settings, `OTHERS` all the rest."""
 
     FINAL: ClassVar = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     OTHERS: ClassVar[Target]
@@ -112,7 +112,7 @@ class _ConfigQuestion(Question[ConfigResource, V, R]):
             for one in keys
         }
 
-    def refused(
+    def final_outcome(
         self, key: ConfigResource, code: ErrorCode, message: str | None, *, was_lost: bool
     ) -> ClientError:
         del was_lost
@@ -120,7 +120,7 @@ class _ConfigQuestion(Question[ConfigResource, V, R]):
         return error_for(code, about=str(key), topic=topic, message=message)
 
 
-class DescribeConfigs(_ConfigQuestion[None, dict[str, ConfigEntry]]):
+class DescribeConfigs(_ConfigApi[None, dict[str, ConfigEntry]]):
     """DescribeConfigs by resource."""
 
     OTHERS = ANY
@@ -129,7 +129,7 @@ class DescribeConfigs(_ConfigQuestion[None, dict[str, ConfigEntry]]):
         super().__init__(cluster)
         self._names = list(names) if names is not None else None
 
-    def ask(self, items: Mapping[ConfigResource, None]) -> DescribeConfigsRequest:
+    def build_request(self, items: Mapping[ConfigResource, None]) -> DescribeConfigsRequest:
         return DescribeConfigsRequest(
             resources=[
                 DescribeConfigsResource(
@@ -146,19 +146,19 @@ class DescribeConfigs(_ConfigQuestion[None, dict[str, ConfigEntry]]):
             yield Item(key, code_of(one.error_code), entries, one.error_message)
 
 
-def _entry(told: Any) -> ConfigEntry:
-    known = told.config_source in ConfigSource.__members__.values()
+def _entry(entry: Any) -> ConfigEntry:
+    known = entry.config_source in ConfigSource.__members__.values()
     return ConfigEntry(
-        name=told.name,
-        value=told.value,
-        source=ConfigSource(told.config_source) if known else ConfigSource.UNKNOWN,
-        is_read_only=told.read_only,
-        is_sensitive=told.is_sensitive,
+        name=entry.name,
+        value=entry.value,
+        source=ConfigSource(entry.config_source) if known else ConfigSource.UNKNOWN,
+        is_read_only=entry.read_only,
+        is_sensitive=entry.is_sensitive,
     )
 
 
-class AlterConfigs(_ConfigQuestion[Collection[ConfigChange], bool]):
-    """IncrementalAlterConfigs by resource: what is not named stays as it is."""
+class AlterConfigs(_ConfigApi[Collection[ConfigChange], bool]):
+    """IncrementalAlterConfigs by resource: settings that are not named stay unchanged."""
 
     OTHERS = CONTROLLER
 
@@ -166,7 +166,7 @@ class AlterConfigs(_ConfigQuestion[Collection[ConfigChange], bool]):
         super().__init__(cluster)
         self._validates_only = validates_only
 
-    def ask(
+    def build_request(
         self, items: Mapping[ConfigResource, Collection[ConfigChange]]
     ) -> IncrementalAlterConfigsRequest:
         resources = [

@@ -1,12 +1,12 @@
-"""Topics made, grown, emptied and removed: each change with a result or an error of its own."""
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from millstream.client.cluster import Ask, Cluster
-from millstream.client.each import Item, LeaderQuestion, Question
+from millstream.client.cluster import Cluster, RequestOrFactory
 from millstream.client.errors import ClientError, TopicExists, code_of, error_for
+from millstream.client.keyed_api import Item, KeyedApi, LeaderApi
 from millstream.client.offsets import by_topic
 from millstream.client.retries import Failure
 from millstream.client.targets import CONTROLLER, Target
@@ -43,38 +43,38 @@ _FIRST_WITH_STATES: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to be."""
+    """A topic to create."""
 
     name: str
     partitions: int = BROKERS_CHOICE
     replication_factor: int = BROKERS_CHOICE
     configs: Mapping[str, str] = field(default_factory=dict)
     assignment: tuple[tuple[BrokerId, ...], ...] = ()
-    """Replicas by partition, the leader first; instead of the two numbers."""
+    """Replicas by partition, the preferred leader first; instead of the two numbers."""
 
 
 class CreatedTopic(NamedTuple):
-    """A topic that was made."""
+    """A topic that was created."""
 
     name: str
     topic_id: TopicId
     partitions: int
-    """-1 where the broker is too old to tell."""
+    """-1 where the broker is too old to return it."""
     replication_factor: int
 
 
 class NewPartitions(NamedTuple):
-    """A topic that shall have more."""
+    """More partitions for a topic."""
 
     total: int
     assignment: tuple[tuple[BrokerId, ...], ...] = ()
     """Replicas of each new partition; the brokers choose when empty."""
 
 
-class _TopicQuestion(Question[str, V, R]):
-    """One that the controller answers, by name."""
+class _TopicApi(KeyedApi[str, V, R]):
+    """An API that the controller serves, by topic name."""
 
-    # A topic that the controller does not know is not there: it is the one that would know.
+    # A topic that the controller does not know does not exist: its metadata is authoritative.
     FINAL: ClassVar = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
     def __init__(self, cluster: Cluster, *, validates_only: bool = False) -> None:
@@ -85,17 +85,17 @@ class _TopicQuestion(Question[str, V, R]):
     async def route(self, keys: Collection[str]) -> dict[str, Target | Failure]:
         return dict.fromkeys(keys, CONTROLLER)
 
-    def refused(
+    def final_outcome(
         self, key: str, code: ErrorCode, message: str | None, *, was_lost: bool
     ) -> R | ClientError:
         del was_lost
         return error_for(code, topic=key, message=message)
 
 
-class CreateTopics(_TopicQuestion[NewTopic, CreatedTopic]):
+class CreateTopics(_TopicApi[NewTopic, CreatedTopic]):
     """CreateTopics by name."""
 
-    def ask(self, items: Mapping[str, NewTopic]) -> CreateTopicsRequest:
+    def build_request(self, items: Mapping[str, NewTopic]) -> CreateTopicsRequest:
         return CreateTopicsRequest(
             topics=[_creatable(one) for one in items.values()],
             timeout_ms=self.timeout_ms,
@@ -109,16 +109,16 @@ class CreateTopics(_TopicQuestion[NewTopic, CreatedTopic]):
             )
             yield Item(one.name, code_of(one.error_code), made, one.error_message)
 
-    def refused(
+    def final_outcome(
         self, key: str, code: ErrorCode, message: str | None, *, was_lost: bool
     ) -> CreatedTopic | ClientError:
         if code is ErrorCode.TOPIC_ALREADY_EXISTS:
             return TopicExists(key, may_be_ours=was_lost)
-        return super().refused(key, code, message, was_lost=was_lost)
+        return super().final_outcome(key, code, message, was_lost=was_lost)
 
 
 def _creatable(one: NewTopic) -> CreatableTopic:
-    # The two numbers must be -1 where the assignment says everything.
+    # The two numbers must be -1 together with an assignment.
     is_assigned = bool(one.assignment)
     return CreatableTopic(
         name=one.name,
@@ -134,10 +134,10 @@ def _creatable(one: NewTopic) -> CreatableTopic:
     )
 
 
-class DeleteTopics(_TopicQuestion[None, bool]):
-    """DeleteTopics by name; the result is that it is gone."""
+class DeleteTopics(_TopicApi[None, bool]):
+    """DeleteTopics by name; the result is True."""
 
-    def ask(self, items: Mapping[str, None]) -> Ask:
+    def build_request(self, items: Mapping[str, None]) -> RequestOrFactory:
         def made_for(connection: Connection) -> DeleteTopicsRequest:
             if connection.version_of(DeleteTopicsRequest) >= _FIRST_WITH_STATES:
                 states = [DeleteTopicState(name=name) for name in items]
@@ -150,18 +150,18 @@ class DeleteTopics(_TopicQuestion[None, bool]):
         for one in response.responses:
             yield Item(one.name or "", code_of(one.error_code), True, one.error_message)
 
-    def refused(
+    def final_outcome(
         self, key: str, code: ErrorCode, message: str | None, *, was_lost: bool
     ) -> bool | ClientError:
         if was_lost and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return True  # deleted by the attempt whose answer was lost
-        return super().refused(key, code, message, was_lost=was_lost)
+        return super().final_outcome(key, code, message, was_lost=was_lost)
 
 
-class CreatePartitions(_TopicQuestion[NewPartitions, bool]):
+class CreatePartitions(_TopicApi[NewPartitions, bool]):
     """CreatePartitions by topic."""
 
-    def ask(self, items: Mapping[str, NewPartitions]) -> CreatePartitionsRequest:
+    def build_request(self, items: Mapping[str, NewPartitions]) -> CreatePartitionsRequest:
         topics = [
             CreatePartitionsTopic(name=name, count=one.total, assignments=_assignments(one))
             for name, one in items.items()
@@ -181,10 +181,10 @@ def _assignments(one: NewPartitions) -> list[CreatePartitionsAssignment] | None:
     return [CreatePartitionsAssignment(broker_ids=list(replicas)) for replicas in one.assignment]
 
 
-class DeleteRecords(LeaderQuestion[Offset, Offset]):
-    """DeleteRecords by partition; the result is where the log begins now."""
+class DeleteRecords(LeaderApi[Offset, Offset]):
+    """DeleteRecords by partition; the result is the new log start offset."""
 
-    def ask(self, items: Mapping[TopicPartition, Offset]) -> DeleteRecordsRequest:
+    def build_request(self, items: Mapping[TopicPartition, Offset]) -> DeleteRecordsRequest:
         topics = [
             DeleteRecordsTopic(
                 name=name,
@@ -204,7 +204,7 @@ class DeleteRecords(LeaderQuestion[Offset, Offset]):
                 key = TopicPartition(topic.name, one.partition_index)
                 yield Item(key, code_of(one.error_code), Offset(one.low_watermark))
 
-    def refused(
+    def final_outcome(
         self, key: TopicPartition, code: ErrorCode, message: str | None, *, was_lost: bool
     ) -> ClientError:
         del was_lost

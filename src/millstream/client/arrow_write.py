@@ -1,8 +1,8 @@
-"""Arrow record batches seen as records to be written: buffers as they stand, copied only if asked.
+"""Arrow record batches as rows to write, without copying their buffers.
 
-Columns are found by name, as Spark's Kafka sink has them: `value` (the one that must be there),
-`key`, `headers`, `topic`, `partition`, `timestamp`. Slices keep their offsets and nothing is
-copied; large and view variants are brought to 32-bit offsets, dictionaries are unpacked.
+Columns are found by name, as in Spark's Kafka sink: `value` (required), `key`, `headers`, `topic`,
+`partition`, `timestamp`. Slices keep their offsets and nothing is copied; large and view types are
+converted to 32-bit offsets, dictionaries are decoded.
 """
 
 from array import array
@@ -24,7 +24,7 @@ _MS: Final = pa.timestamp("ms")
 
 
 def rows_of(batch: pa.RecordBatch, *, topic: str | None, now_ms: int) -> Rows:
-    """Raises ColumnInvalid or RowInvalid; `topic` goes before a column of that name."""
+    """Raises ColumnInvalid or RowInvalid; `topic` overrides a column of that name."""
     _check_names(batch)
     columns = RecordColumns(
         rows=batch.num_rows,
@@ -45,16 +45,16 @@ def _check_names(batch: pa.RecordBatch) -> None:
     unknown = [name for name in names if name not in COLUMNS]
     if unknown:
         known = ", ".join(COLUMNS)
-        raise ColumnInvalid(unknown[0], f"there is no such part of a record; there are {known}")
+        raise ColumnInvalid(unknown[0], f"is unknown; the columns of a record are {known}")
     if "value" not in names:
-        raise ColumnInvalid("value", "is missing; it may be all null, but must be there")
+        raise ColumnInvalid("value", "is missing; add it, it may be all null")
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise ColumnInvalid(twice[0], "is there twice")
+        raise ColumnInvalid(twice[0], "occurs twice; keep one of them")
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Any:
-    """None where there is none, or only nulls."""
+    """None if it is missing, or has the type null."""
     index = batch.schema.get_field_index(name)
     if index < 0:
         return None
@@ -96,7 +96,7 @@ def _to_binary(name: str, column: Any) -> Any:
         or types.is_fixed_size_binary(kind)
     ):
         return _cast(name, column, pa.binary())
-    raise ColumnInvalid(name, f"is {kind}; string or binary is wanted: convert it")
+    raise ColumnInvalid(name, f"is {kind}; convert it to string or binary")
 
 
 def _headers(column: Any) -> HeaderColumn | None:
@@ -140,16 +140,16 @@ def _topics(column: Any, topic: str | None) -> Topics:
     if topic is not None:
         return Topics([topic], None)
     if column is None:
-        raise ColumnInvalid("topic", "is missing, and no topic was named for all rows")
+        raise ColumnInvalid("topic", "is missing, and no topic was given for all rows; add one")
     if column.null_count:
         raise RowInvalid(
-            _first(pc.is_null(column)), "has no topic; give it one, or name one for all rows"
+            _first(pc.is_null(column)), "has no topic; set it, or give a topic for all rows"
         )
     kind, types = column.type, pa.types
     if types.is_large_string(kind) or types.is_string_view(kind):
         column = _cast("topic", column, pa.string())
     elif not types.is_string(kind):
-        raise ColumnInvalid("topic", f"is {kind}; string is wanted")
+        raise ColumnInvalid("topic", f"is {kind}; it must be string")
     coded = column.dictionary_encode()
     names = coded.dictionary.to_pylist()
     if len(names) == 1:
@@ -166,7 +166,7 @@ def _partitions(column: Any) -> Int32Column | None:
     if column is None:
         return None
     if not pa.types.is_integer(column.type):
-        raise ColumnInvalid("partition", f"is {column.type}; int32 is wanted")
+        raise ColumnInvalid("partition", f"is {column.type}; it must be int32")
     if not pa.types.is_int32(column.type):
         column = _cast("partition", column, pa.int32())
     validity, values = column.buffers()
@@ -182,18 +182,16 @@ def _timestamps(column: Any, rows: int, now_ms: int) -> Buffer:
         return array("q", (now_ms,)) * rows
     if pa.types.is_timestamp(column.type):
         if column.type.unit != "ms":
-            # Like Spark's sink: what is finer than a millisecond is cut off.
+            # Like Spark's sink: truncated to milliseconds.
             column = _cast("timestamp", column, pa.timestamp("ms", column.type.tz), safe=False)
         column = column.view(pa.int64())
     if not pa.types.is_int64(column.type):
-        raise ColumnInvalid(
-            "timestamp", f"is {column.type}; a timestamp, or int64 of ms, is wanted"
-        )
+        raise ColumnInvalid("timestamp", f"is {column.type}; it must be a timestamp, or int64 (ms)")
     if column.null_count:
         column = column.fill_null(now_ms)
     if rows and pc.min(column).as_py() < 0:
         row = _first(pc.less(column, 0))
-        raise RowInvalid(row, f"its time, {column[row]} ms, is before 1970")
+        raise RowInvalid(row, f"its timestamp, {column[row]} ms, is negative")
     return _numbers(column, _INT64_BYTES)
 
 

@@ -1,9 +1,9 @@
-"""The client for code that blocks, safe in processes that are not ours: Spark's Python workers.
+"""The blocking client, safe in other programs' processes such as Spark's Python workers.
 
 Nothing starts at import or construction. The first call starts one daemon thread with an event loop
-for these settings; later calls share it, from any thread. A forked child notices that the thread is
-its parent's and starts its own. `client_for` keeps one client per settings, so that a worker which
-is used for task after task connects once.
+for these settings; later calls share it, from any thread. A forked child detects that the thread is
+its parent's and starts its own. `client_for` caches one client per settings, so that a worker which
+runs task after task connects once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from millstream.runtime.loop_thread import (
     keep_forever,
 )
 
-if TYPE_CHECKING:  # they load pyarrow, or much that a process which only reads does not need
+if TYPE_CHECKING:  # these load pyarrow, or modules that a process which only reads does not need
     import re
 
     from millstream.client.admin import (
@@ -55,19 +55,19 @@ if TYPE_CHECKING:  # they load pyarrow, or much that a process which only reads 
 T = TypeVar("T")
 
 CLIENTS_MAX: Final = 16
-"""Clients of `client_for` that keep thread and connections: beyond that, those not used for longest
-give theirs up until they are used again. Calls and reads under way are let finish."""
+"""Clients of `client_for` that keep thread and connections: beyond that, the least recently used
+idle ones close theirs until they are used again. Calls and reads in progress finish first."""
 
 LATE_S: Final = 5.0
-"""A call ends by its own deadline; this much later it is given up from outside."""
+"""A call ends by its own deadline; this much later the caller's thread stops waiting."""
 
 CLOSE_TIMEOUT_S: Final = 2.0
-"""The end of a client waits no longer for its connections to close. That of the interpreter does
+"""Closing a client waits no longer for its connections to close. The end of the interpreter does
 not wait at all: the thread is a daemon, and the system closes the connections."""
 
 _lock = ForkSafeLock()
 _known: weakref.WeakValueDictionary[ClientSettings, BlockingClient] = weakref.WeakValueDictionary()
-"""Those that somebody has, or that are in use."""
+"""Those that are referenced, or in use."""
 _in_use: OrderedDict[ClientSettings, BlockingClient] = OrderedDict()
 """Those that keep thread and connections, the last used last."""
 
@@ -77,16 +77,16 @@ def _settings(given: ClientSettings | Mapping[str, object]) -> ClientSettings:
 
 
 def _used(client: BlockingClient) -> list[BlockingClient]:
-    """Note that it is in use, under the lock; gives those that have to rest for it."""
+    """Mark it as used, under the lock; returns idle ones to close instead."""
     if _known.get(client.settings) is not client:
-        return []  # not of the cache: whoever made it closes it
+        return []  # not from the cache: its creator closes it
     _in_use[client.settings] = client
     _in_use.move_to_end(client.settings)
     return _surplus()
 
 
 def _surplus() -> list[BlockingClient]:
-    """Take out of use, under the lock, who is idle and too many."""
+    """Remove, under the lock, idle clients above CLIENTS_MAX."""
     count = len(_in_use) - CLIENTS_MAX
     if count <= 0:
         return []
@@ -97,7 +97,7 @@ def _surplus() -> list[BlockingClient]:
 
 
 def _rest(surplus: list[BlockingClient]) -> None:
-    """Without the lock: connections are waited for. Who was used meanwhile goes on."""
+    """Without the lock, as it waits for connections. Clients used meanwhile are kept."""
     for one in surplus:
         one.rest(only_if_idle=True)
 
@@ -108,7 +108,7 @@ class Running(NamedTuple):
     thread: LoopThread
     cluster: Cluster
     reads: set[object]
-    """Iterators under way: added and removed without the lock, also by the garbage collector."""
+    """Open iterators: added and removed without the lock, also by the garbage collector."""
 
 
 class BlockingClient:
@@ -124,7 +124,7 @@ class BlockingClient:
         self._make_cluster = make_cluster
         self._running: Running | None = None
         self._call_count = 0
-        """Under way."""
+        """Calls in progress."""
         self._is_closed = False
 
     # -- the loop
@@ -135,9 +135,9 @@ class BlockingClient:
         *,
         timeout_s: float | None = None,
     ) -> T:
-        """What the coroutine gives; `timeout_s` (`default.api.timeout.ms`) is the longest it takes.
+        """The coroutine's result; `timeout_s` (`default.api.timeout.ms`) is the longest it takes.
 
-        The seam for everything that is built on the client: it runs on the client's loop.
+        The extension point for code on top of the client: it runs on the client's loop.
         """
         running = self._begin()
         limit_s = (self.settings.api_timeout_s if timeout_s is None else timeout_s) + LATE_S
@@ -153,7 +153,7 @@ class BlockingClient:
             self.give_back()
 
     def begin_read(self, read: object) -> Running:
-        """For iterators: thread and connections are kept until `reads` has lost it."""
+        """For iterators: thread and connections are kept until it is removed from `reads`."""
         running = self._begin()
         running.reads.add(read)
         self.give_back()
@@ -182,20 +182,20 @@ class BlockingClient:
         return running
 
     def borrow(self) -> Cluster:
-        """What `run` hands out, kept until `give_back`: for who holds state on the loop."""
+        """What `run` passes, kept until `give_back`: for callers with state on the loop."""
         return self._begin().cluster
 
     def give_back(self) -> None:
         with _lock:
             # A forked child counts its own calls alone.
             self._call_count = max(0, self._call_count - 1)
-            # While all are busy there may be more; who ends first is not needed any more.
+            # While all are busy there may be more than CLIENTS_MAX; the first idle ones close.
             surplus = _surplus()
         _rest(surplus)
 
     @property
     def is_idle(self) -> bool:
-        """No call and no read is under way."""
+        """No call and no read is in progress."""
         running = self._running
         return self._call_count == 0 and not (running is not None and running.reads)
 
@@ -417,7 +417,7 @@ class BlockingClient:
 
 
 class _RaisedTimeout(Exception):
-    """A TimeoutError of the work itself, told apart from ours."""
+    """A TimeoutError of the work itself, to distinguish it from ours."""
 
     def __init__(self, original: TimeoutError) -> None:
         super().__init__()

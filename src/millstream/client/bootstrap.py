@@ -1,7 +1,7 @@
-"""Finding a broker that answers: several addresses, each given a short lead over the next.
+"""Finds a reachable broker: tries several addresses, each with a short lead over the next.
 
-An address that swallows packets would otherwise hold up the ones behind it for the whole time that
-a connection may take.
+An address that drops packets would otherwise hold up the ones after it for the whole connection
+timeout.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from millstream.runtime.randomness import Randomness
 T = TypeVar("T")
 
 LEAD_S: Final = 0.25
-"""How long one address is alone before the next is tried as well."""
+"""How long one address is tried before the next is tried as well."""
 
 UNDER_WAY: Final = "no answer yet"
 
@@ -28,11 +28,11 @@ Running = dict[asyncio.Task[Connection], str]
 
 
 class Search:
-    """What was tried so far, for who has to tell that time ran out."""
+    """A search, with the addresses tried so far for the error of a timeout."""
 
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}
-        """By address; those that are being tried too. Empty when the last search found one."""
+        """By address, including those in progress. Empty when the last search succeeded."""
 
     async def connect_first(self, addresses: Iterable[Address], connect: Connect) -> Connection:
         """The first that can be connected to; raises BrokersUnreachable when none can."""
@@ -60,36 +60,38 @@ class Search:
 
 
 def _start(address: Address, connect: Connect, running: Running, reasons: dict[str, str]) -> None:
-    told = host_port(address.host, address.port)
-    reasons.setdefault(told, UNDER_WAY)
+    address_text = host_port(address.host, address.port)
+    reasons.setdefault(address_text, UNDER_WAY)
 
     async def work() -> Connection:
         return await connect(address)
 
-    running[asyncio.get_running_loop().create_task(work(), name=f"try {told}")] = told
+    running[asyncio.get_running_loop().create_task(work(), name=f"try {address_text}")] = (
+        address_text
+    )
 
 
 def _outcome(
-    task: asyncio.Task[Connection], told: str, reasons: dict[str, str]
+    task: asyncio.Task[Connection], address_text: str, reasons: dict[str, str]
 ) -> Connection | None:
     error = task.exception()
     if error is None:
         return task.result()
     if not isinstance(error, RpcError):
         raise error
-    reasons[told] = error.reason if isinstance(error, ConnectionLost) else str(error)
+    reasons[address_text] = error.reason if isinstance(error, ConnectionLost) else str(error)
     return None
 
 
 async def _drop(running: Running) -> None:
-    """Wait for them no more; a connection that is being made is kept by the pool."""
+    """Cancel the waits; a connection that is being made is kept by the pool."""
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
 
 
 def shuffled(items: Sequence[T], randomness: Randomness) -> list[T]:
-    """In random order: a thousand clients with the same list do not all take the first."""
+    """In random order, so that clients with the same list do not all connect to the first."""
     left = list(items)
     mixed = []
     while left:

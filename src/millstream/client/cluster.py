@@ -1,9 +1,9 @@
 """The client's view of a cluster, with its connections: the shell around `MetadataCache`.
 
-Everything that talks to brokers goes through here. `call` is for single requests: it finds whom to
-ask, and tries again until its deadline. Hot paths take a `leader_connection`, send on it themselves
-and say with `partition_failed` when the leader did not serve. Nothing runs in the background:
-metadata is asked for when it is needed and too old, so an idle client costs nothing.
+Everything that talks to brokers goes through here. `call` is for single requests: it finds the
+broker, and retries until its deadline. Hot paths take a `leader_connection`, send on it themselves
+and report with `partition_failed` when the leader did not serve. Nothing runs in the background:
+metadata is requested when it is needed and too old, so an idle client costs nothing.
 """
 
 import asyncio
@@ -46,17 +46,17 @@ from millstream.wire.schema import Message
 T = TypeVar("T")
 
 UNKNOWN_TOPIC_GRACE_S: Final = 1.0
-"""How long a topic may be unknown before it is said to be: brokers hear of a new one one by one."""
+"""How long to retry an unknown topic before TopicUnknown: brokers learn of a new one one by one."""
 
 ATTEMPT_ERRORS: Final = (RpcError, ClientError, MalformedFrame)
-"""What an attempt can fail with; `recover` decides what becomes of it."""
+"""What an attempt can fail with; `recover` decides whether to retry."""
 
-Ask = Message | Callable[[Connection], Message]
-"""A request, or how to make it for a broker of certain versions."""
+RequestOrFactory = Message | Callable[[Connection], Message]
+"""A request, or a function that makes it for the versions of a broker."""
 
 
 class LeaderConnection(NamedTuple):
-    """Where to send what a partition's leader must do, for hot paths (`Connection.send_raw`)."""
+    """A connection to a partition's leader, for hot paths (`Connection.send_raw`)."""
 
     connection: Connection
     leader: Leader
@@ -89,7 +89,7 @@ class Cluster:
         return asyncio.get_running_loop().time()
 
     def deadline(self, what: str, timeout_s: float | None = None) -> Deadline:
-        """Of a call that begins now; `default.api.timeout.ms` unless told otherwise."""
+        """Of a call that begins now; default: `default.api.timeout.ms`."""
         within_s = self.settings.api_timeout_s if timeout_s is None else timeout_s
         return Deadline.after(within_s, now_s=self.now_s(), what=what)
 
@@ -106,8 +106,8 @@ class Cluster:
     async def within(self, attempts: Attempts, work: Coroutine[Any, Any, T]) -> T:
         """The result of an attempt, unless the deadline passes first.
 
-        Only the waiting ends then, not the request: to give that up means to close a connection
-        which others use too.
+        Then only the wait ends, not the request: to cancel that would mean to close a connection
+        which other calls use too.
         """
         try:
             async with asyncio.timeout_at(attempts.deadline.at_s):
@@ -138,7 +138,7 @@ class Cluster:
 
     async def call(
         self,
-        ask: Ask,
+        request: RequestOrFactory,
         *,
         to: Target = ANY,
         deadline: Deadline | None = None,
@@ -146,18 +146,18 @@ class Cluster:
         may_repeat: bool = True,
         versions: range | None = None,
     ) -> Any:
-        """The answer. What may pass is tried again; everything else is raised as a ClientError.
+        """The response. Retriable errors are retried; all others are raised as a ClientError.
 
-        `error_of` reads the error that decides from the answer: by default its `error_code`.
-        Without `may_repeat` a request whose answer was lost is not sent again.
+        `error_of` extracts the error code from the response: by default its `error_code`.
+        Without `may_repeat` a request whose response was lost is not sent again.
         """
         if deadline is None:
-            deadline = self.deadline(_name_of(ask, to))
+            deadline = self.deadline(_name_of(request, to))
         attempts = self.attempts(deadline)
         while True:
             failure: Failure
             try:
-                response = await self.within(attempts, self.send(ask, to=to, versions=versions))
+                response = await self.within(attempts, self.send(request, to=to, versions=versions))
             except ATTEMPT_ERRORS as error:
                 failure = error
             else:
@@ -166,10 +166,12 @@ class Cluster:
                     return response
             await self.recover(attempts, failure, to=to, may_repeat=may_repeat)
 
-    async def send(self, ask: Ask, *, to: Target = ANY, versions: range | None = None) -> Any:
+    async def send(
+        self, request: RequestOrFactory, *, to: Target = ANY, versions: range | None = None
+    ) -> Any:
         """One attempt of `call`; raises one of ATTEMPT_ERRORS."""
         connection = await self._routes.connection(to)
-        request = ask if isinstance(ask, Message) else ask(connection)
+        request = request if isinstance(request, Message) else request(connection)
         return await connection.send(request, versions=versions)
 
     # -- leaders, for hot paths
@@ -184,8 +186,8 @@ class Cluster:
     ) -> LeaderConnection:
         """An open connection to the leader; tries until the deadline.
 
-        Requests of one `purpose` share a connection: one that waits long is no use to others. With
-        `topic_id`, a topic that was made again since raises TopicRecreated.
+        Requests of one `purpose` share a connection: long polls would hold up others. With
+        `topic_id`, a topic that was recreated since raises TopicRecreated.
         """
         if deadline is None:
             deadline = self.deadline(f"a connection to the leader of {partition}")
@@ -194,7 +196,7 @@ class Cluster:
             try:
                 leader = await self.within(attempts, self._routes.leader(partition))
                 if topic_id is not None and leader.topic_id not in (None, topic_id):
-                    # What is known may be older than the topic that is asked for.
+                    # The cached metadata may be older than the requested topic.
                     await self.within(attempts, self.refresh([partition.topic]))
                     leader = await self.within(attempts, self._routes.leader(partition))
                 check_topic_id(partition.topic, expected=topic_id, found=leader.topic_id)
@@ -206,7 +208,7 @@ class Cluster:
     def leader_connection_now(
         self, partition: TopicPartition, *, purpose: str = ""
     ) -> LeaderConnection | None:
-        """The same without waiting: None when something has to be found out or made first."""
+        """The same without waiting: None when metadata or a connection is missing."""
         now_s = self.now_s()
         if not self.metadata.is_fresh(partition.topic, now_s):
             return None
@@ -218,19 +220,20 @@ class Cluster:
         return LeaderConnection(connection, leader) if connection is not None else None
 
     def repair(self, remedy: Remedy, to: Target) -> None:
-        """For who makes attempts of its own: forget what a failure has shown to be wrong."""
+        """For callers with a retry loop of their own: drop what a failure has shown to be wrong."""
         self._routes.repair(remedy, to)
 
     async def leader(self, partition: TopicPartition) -> Leader:
-        """One attempt to tell it, from the cache where possible; raises one of ATTEMPT_ERRORS."""
+        """One attempt to find it, from the cache if possible; raises one of ATTEMPT_ERRORS."""
         return await self._routes.leader(partition)
 
     def partition_failed(
         self, partition: TopicPartition, failure: Failure, hint: LeaderHint | None = None
     ) -> Remedy:
-        """A leader answered with an error or not at all. What to do; GIVE_UP: tell the user.
+        """A leader responded with an error or not at all. What to do; GIVE_UP: a final error.
 
-        The hint is what the answer said of the present leader; with it no metadata is asked for.
+        The hint is the current leader as named by the response; it makes a metadata request
+        unnecessary.
         """
         remedy = remedy_for(failure)
         if Remedy.REFRESH in remedy and self.metadata.partition_failed(partition, hint):
@@ -240,7 +243,7 @@ class Cluster:
     # -- topics
 
     async def refresh(self, names: Iterable[str] = (), *, creates: bool = False) -> None:
-        """Ask once for brokers, for topics that are due, and for these."""
+        """One metadata request for brokers, for topics that are due, and for these."""
         await self._routes.refresh(names, creates=creates)
 
     async def topics(
@@ -250,9 +253,9 @@ class Cluster:
         pattern: str | re.Pattern[str] | None = None,
         deadline: Deadline | None = None,
     ) -> dict[str, TopicInfo]:
-        """Topics by name, as the brokers tell now; all of them, or those whose whole name matches.
+        """Topics by name, from current metadata; all, or those whose whole name matches.
 
-        Raises TopicUnknown (or what else is wrong) for a name that cannot be answered.
+        Raises TopicUnknown or another ClientError for a name that cannot be resolved.
         """
         if names is None:
             return await self._all_topics(pattern, deadline)
@@ -267,7 +270,7 @@ class Cluster:
         unknown_grace_s: float = UNKNOWN_TOPIC_GRACE_S,
         creates: bool = False,
     ) -> dict[str, TopicInfo | ClientError]:
-        """Each topic or what is wrong with it; raises only when no broker can be asked."""
+        """Each topic or its error; raises only when no broker can be reached."""
         if deadline is None:
             deadline = self.deadline("metadata of topics")
         attempts = self.attempts(deadline, unknown_grace_s=unknown_grace_s)
@@ -315,7 +318,7 @@ class Cluster:
                 }
 
     async def close(self) -> None:
-        """Close every connection; whoever still waits gets ClientClosed."""
+        """Close every connection; calls that still wait raise ClientClosed."""
         await self._routes.close()
 
 
@@ -336,12 +339,16 @@ def _compiled(pattern: str | re.Pattern[str] | None) -> re.Pattern[str] | None:
     try:
         return re.compile(pattern) if isinstance(pattern, str) else pattern
     except re.error as error:
-        raise ConfigInvalid(f"{pattern!r} is no regular expression: {error}") from None
+        raise ConfigInvalid(f"{pattern!r} is not a valid regular expression: {error}") from None
 
 
 def _top_error(response: Any) -> ErrorCode:
     return code_of(getattr(response, "error_code", 0))
 
 
-def _name_of(ask: Ask, to: Target) -> str:
-    return f"{api_name(ask.API_KEY)} to {to}" if isinstance(ask, Message) else f"a request to {to}"
+def _name_of(request: RequestOrFactory, to: Target) -> str:
+    return (
+        f"{api_name(request.API_KEY)} to {to}"
+        if isinstance(request, Message)
+        else f"a request to {to}"
+    )

@@ -1,8 +1,8 @@
-"""Arrow record batches, or plain ones, written to topics: idempotent, in order, with back-pressure.
+"""Writes Arrow batches, or batches of bytes, to topics: idempotent, in order, with back-pressure.
 
-`send` returns when a batch is taken in, not when it is stored; `flush` tells what was. Small
-batches are gathered until there is enough for a record batch or `linger.ms` is over; large ones are
-cut into pieces, so that the first are on their way while the last are encoded.
+`send` returns when a batch is accepted, not when it is stored; `flush` returns what was stored.
+Small batches are gathered until there is enough for a record batch or `linger.ms` is over; large
+ones are split into chunks, so that the first are sent while the last are encoded.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from millstream.client.errors import (
 from millstream.client.metadata import TopicInfo
 from millstream.client.produce.arrow_coalescer import Gatherer, Portion
 from millstream.client.produce.batches import Batch, Source
+from millstream.client.produce.bytes_batch import BytesBatch
 from millstream.client.produce.errors import (
     BufferFull,
     ColumnInvalid,
@@ -29,7 +30,6 @@ from millstream.client.produce.errors import (
     WriterBroken,
 )
 from millstream.client.produce.machine import Delivered, ProduceMachine, Rules
-from millstream.client.produce.plain_batch import PlainBatch
 from millstream.client.produce.row_partitioner import Spreader, SpreadRules
 from millstream.client.produce.rows import RowBatch, Rows
 from millstream.client.produce.sender import Sender
@@ -41,26 +41,26 @@ from millstream.runtime.clock import Clock, SystemClock
 from millstream.runtime.randomness import Randomness, system_randomness
 
 BATCH_BYTES: Final = 1_000_000
-"""Of a record batch before it is packed, where `batch.size` is not larger. That setting is about
-how much memory may be set aside for rows to come; here the rows are there. Nearly what a topic and
-a request take by default: batches of half the size cost a tenth more for rows of 1 KB."""
+"""Of a record batch before compression, where `batch.size` is not larger. That setting is about how
+much memory may be reserved for rows to come; here the rows are present. Nearly the default limit
+of a topic and a request: batches of half the size cost a tenth more for rows of 1 KB."""
 
 _LZ4_LEVEL: Final = 9
-"""What `compression.lz4.level` is without being set."""
+"""The default of `compression.lz4.level`."""
 
-PIECE_BYTES: Final = 4 * 1024 * 1024
-"""A larger Arrow batch is encoded and sent in pieces of this: they overlap, and the memory that
-waits is bounded by pieces instead of batches."""
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+"""A larger Arrow batch is encoded and sent in chunks of this size: encoding and sending overlap,
+and the buffered memory is bounded by chunks instead of batches."""
 
 CREATION_S: Final = 5.0
-"""How long a topic that brokers may create can be unknown before it is said to be: the first answer
-after a creation began says that it is, and a cluster takes a moment to agree on it."""
+"""How long to retry an unknown topic that brokers may create: the first response after a creation
+began says unknown, and a cluster takes a moment to create it."""
 
 DOUBT_S: Final = CREATION_S + 1.0
-"""How long is asked about a topic that is known already."""
+"""How long to refresh a topic that is already cached."""
 
 
-class Piece(NamedTuple):
+class RowChunk(NamedTuple):
     """Rows that are encoded together."""
 
     batch: RowBatch
@@ -79,7 +79,7 @@ class ColumnProducer:
         randomness: Randomness | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """With `creates_topics` a broker may make a topic that is not there, as Kafka's do."""
+        """With `creates_topics` a broker may create a missing topic, as Kafka's do."""
         self.settings = settings = cluster.settings
         self._cluster = cluster
         self._topic = topic
@@ -107,28 +107,28 @@ class ColumnProducer:
         self._sender = Sender(
             cluster, ProduceMachine(rules, randomness), on_too_large=self._spreader.too_large
         )
-        # What is gathered, or cut off a batch, stands beside what is sent: a share of the buffer.
+        # Gathered rows and chunks are in addition to what is being sent: a share of the buffer.
         share_bytes = max(1, settings.buffer_memory // 4)
         gathered_bytes = min(batch_bytes, share_bytes) if settings.linger_ms else 0
         self._gatherer = Gatherer(bytes_min=gathered_bytes)
         self._linger: asyncio.TimerHandle | None = None
-        self._piece_bytes = min(PIECE_BYTES, share_bytes)
+        self._chunk_bytes = min(CHUNK_BYTES, share_bytes)
         self._turn = asyncio.Lock()
-        """Who sends keeps others behind: the order of sends is the order of records."""
+        """Held during a send: the order of sends is the order of records."""
         self._writes = 0
         self._loop = asyncio.get_running_loop()
         self._handed_bytes = self._taken_bytes = 0
-        """By and from `hand_over`, since the beginning."""
+        """Total bytes passed to `hand_over`, and taken by the loop."""
         self._is_closed = False
         self._doubted: set[str] = set()
-        """Topics to ask for before what is known of them is used."""
+        """Topics to refresh before their cached metadata is used."""
 
     # -- writing
 
     async def send(self, batch: RowBatch, *, topic: str | None = None) -> None:
-        """Take the rows in; waits for room (`buffer.memory`) up to `max.block.ms`.
+        """Accept the rows; waits for memory (`buffer.memory`) up to `max.block.ms`.
 
-        Raises what is wrong with the batch, and what went wrong with earlier ones.
+        Raises errors of the batch, and of earlier ones.
         """
         async with self._turn:
             topic = topic if topic is not None else self._topic
@@ -139,17 +139,17 @@ class ColumnProducer:
                     await self._gather(batch, topic)
                 return
             await self._begin_write()
-            for piece in self.pieces(batch):
-                rows = self.rows_of(piece, topic)
+            for chunk in self.chunks(batch):
+                rows = self.rows_of(chunk, topic)
                 topics = self.known_topics(rows) or await self.topics_of(rows)
                 try:
-                    batches = self.encode(piece, rows, topics)
+                    batches = self.encode(chunk, rows, topics)
                 except PartitionInvalid:
-                    batches = self.encode(piece, rows, await self.topics_anew(rows))
+                    batches = self.encode(chunk, rows, await self.refresh_topics(rows))
                 await self.enqueue(batches)
 
     async def begin_write(self) -> None:
-        """Before the pieces of a large batch: what was gathered goes first."""
+        """Before the chunks of a large batch: gathered rows are sent first."""
         async with self._turn:
             await self._begin_write()
 
@@ -166,22 +166,22 @@ class ColumnProducer:
     def is_small(self, batch: RowBatch) -> bool:
         return self._gatherer.takes(batch.nbytes)
 
-    def pieces(self, batch: RowBatch) -> Iterator[Piece]:
+    def chunks(self, batch: RowBatch) -> Iterator[RowChunk]:
         """Slices without copies."""
-        count = max(1, -(-batch.nbytes // self._piece_bytes))
+        count = max(1, -(-batch.nbytes // self._chunk_bytes))
         length = max(1, -(-batch.num_rows // count))
         for start in range(0, batch.num_rows, length):
-            yield Piece(batch.slice(start, length), Source((self._writes,), (-start,)))
+            yield RowChunk(batch.slice(start, length), Source((self._writes,), (-start,)))
 
-    def rows_of(self, piece: Piece, topic: str | None) -> Rows:
-        """May be called on any thread, as may `encode`, by one at a time."""
+    def rows_of(self, chunk: RowChunk, topic: str | None) -> Rows:
+        """May be called on any thread, as `encode`, but by one at a time."""
         try:
-            return _rows_of(piece.batch, topic=topic, now_ms=self._clock.wall_ms())
+            return _rows_of(chunk.batch, topic=topic, now_ms=self._clock.wall_ms())
         except RowInvalid as error:
-            raise error.moved(-piece.source.starts[0]) from None
+            raise error.moved(-chunk.source.starts[0]) from None
 
     def known_topics(self, rows: Rows) -> dict[str, TopicInfo] | None:
-        """From what is known and recent; None when something has to be asked for."""
+        """From the cache; None when a topic has to be refreshed."""
         names = rows.topics.names
         if self._doubted and not self._doubted.isdisjoint(names):
             return None
@@ -198,7 +198,7 @@ class ColumnProducer:
         return found
 
     def doubt_topics(self) -> None:
-        """Ask for each topic once more when it is next written to: it may be gone, or grown."""
+        """Refresh each topic when it is next written to: it may be deleted, or have grown."""
         self._doubted = set(self._cluster.metadata.topic_names)
 
     async def topics_of(self, rows: Rows) -> dict[str, TopicInfo]:
@@ -208,16 +208,18 @@ class ColumnProducer:
             return found
         doubted = self._known(rows.topics.names)
         if doubted is None:
-            return await self.topics_anew(rows)
+            return await self.refresh_topics(rows)
         try:
-            return await self.topics_anew(rows, within_s=DOUBT_S)
+            return await self.refresh_topics(rows, within_s=DOUBT_S)
         except (BrokersUnreachable, DeadlinePassed):
-            # No broker answers at present: how long that may last is for the sender to judge.
+            # No broker responds at present: the sender decides how long that may last.
             self._doubted.difference_update(rows.topics.names)
             return doubted
 
-    async def topics_anew(self, rows: Rows, *, within_s: float = math.inf) -> dict[str, TopicInfo]:
-        """As the brokers see them now: a partition that is not known may have been added since."""
+    async def refresh_topics(
+        self, rows: Rows, *, within_s: float = math.inf
+    ) -> dict[str, TopicInfo]:
+        """With current metadata: an unknown partition may have been added since."""
         within_s = min(within_s, self.settings.max_block_ms / 1000)
         deadline = self._cluster.deadline("metadata of topics to write to", within_s)
         names = rows.topics.names
@@ -231,14 +233,14 @@ class ColumnProducer:
         self._doubted.difference_update(names)
         return found
 
-    def encode(self, piece: Piece, rows: Rows, topics: dict[str, TopicInfo]) -> list[Batch]:
+    def encode(self, chunk: RowChunk, rows: Rows, topics: dict[str, TopicInfo]) -> list[Batch]:
         try:
-            return self._spreader.spread(rows, topics, piece.source)
+            return self._spreader.spread(rows, topics, chunk.source)
         except RowInvalid as error:
-            raise error.moved(-piece.source.starts[0]) from None
+            raise error.moved(-chunk.source.starts[0]) from None
 
     async def enqueue(self, batches: list[Batch]) -> None:
-        """Hand them to the sender as soon as there is room; all or none."""
+        """Pass them to the sender as soon as there is memory; all or none."""
         total = sum(one.size for one in batches)
         machine, limit = self._sender.machine, self.settings.buffer_memory
 
@@ -256,24 +258,24 @@ class ColumnProducer:
 
     @property
     def has_unsent(self) -> bool:
-        """Rows were taken in, and what became of them is not known yet."""
+        """Rows were accepted, and their outcome is not known yet."""
         handed = self._handed_bytes != self._taken_bytes
         return handed or not self._gatherer.is_empty or bool(self._sender.machine.open_batches)
 
     @property
     def is_clear(self) -> bool:
-        """Nothing is gathered and nothing went wrong: a large batch may be handed over at once."""
+        """Nothing is gathered and nothing failed: a large batch may be handed over at once."""
         return self._gatherer.is_empty and not self._is_closed and not self._sender.machine.errors
 
     def begin_clear_write(self) -> None:
-        """`begin_write` for who saw `is_clear`."""
+        """`begin_write` for a caller that checked `is_clear`."""
         self._writes += 1
 
     def hand_over(self, batches: list[Batch]) -> bool:
         """`enqueue` from the one thread that writes, without waiting for the loop.
 
-        False, and nothing is done, when there is no room or something went wrong. What the loop
-        has not taken yet counts as used; numbers that only one side writes need no lock.
+        Returns False without effect when there is no memory or something failed. Batches that the
+        loop has not taken yet are counted; counters that only one side writes need no lock.
         """
         total = sum(one.size for one in batches)
         used = self._sender.machine.open_bytes + self._handed_bytes - self._taken_bytes
@@ -297,7 +299,7 @@ class ColumnProducer:
         try:
             self._spreader.check(rows, await self.topics_of(rows))
         except PartitionInvalid:
-            self._spreader.check(rows, await self.topics_anew(rows))
+            self._spreader.check(rows, await self.refresh_topics(rows))
         if not self._gatherer.fits(batch.schema, topic):
             await self._send_gathered()
         self._gatherer.add(batch, topic, self._writes)
@@ -309,10 +311,10 @@ class ColumnProducer:
     async def _send_gathered(self) -> None:
         portion = self._take_gathered()
         if portion is not None:
-            piece = Piece(portion.batch, portion.source)
-            rows = self.rows_of(piece, portion.topic)
+            chunk = RowChunk(portion.batch, portion.source)
+            rows = self.rows_of(chunk, portion.topic)
             topics = await self.topics_of(rows)
-            await self.enqueue(self.encode(piece, rows, topics))
+            await self.enqueue(self.encode(chunk, rows, topics))
 
     def _take_gathered(self) -> Portion | None:
         if self._linger is not None:
@@ -321,20 +323,20 @@ class ColumnProducer:
         return self._gatherer.take()
 
     def _lingered(self) -> None:
-        """Time is over. Without waiting for room, as it is less than one batch."""
+        """`linger.ms` is over. Does not wait for memory, as it is less than one batch."""
         self._linger = None
         portion = self._gatherer.take()
         if portion is None or self._is_closed:
             return
         try:
-            piece = Piece(portion.batch, portion.source)
-            rows = self.rows_of(piece, portion.topic)
+            chunk = RowChunk(portion.batch, portion.source)
+            rows = self.rows_of(chunk, portion.topic)
             topics = self.known_topics(rows)
             if topics is None:
-                # Forgotten meanwhile: the next send or flush asks for it.
+                # Dropped from the cache meanwhile: the next send or flush refreshes it.
                 self._gatherer.put_back(portion)
             else:
-                self._sender.append(self.encode(piece, rows, topics))
+                self._sender.append(self.encode(chunk, rows, topics))
         except ClientError as error:
             self._sender.machine.refuse(error, portion.batch.num_rows)
         except Exception as bug:  # noqa: BLE001 - the loop would log it, and the rows be missing
@@ -343,7 +345,7 @@ class ColumnProducer:
     # -- ends
 
     async def flush(self) -> dict[TopicPartition, Delivered]:
-        """Wait until everything has ended, and tell what was stored since the last flush.
+        """Wait until everything has ended; returns what was stored since the last flush.
 
         Raises the first error of a batch that was not stored; each ends within
         `delivery.timeout.ms`. After that the producer can be used again, unless the error concerns
@@ -378,13 +380,13 @@ class ColumnProducer:
         raise error
 
     async def abort(self) -> None:
-        """Drop what was not sent and forget what was; the producer is closed."""
+        """Drop everything that is not acknowledged; the producer is closed."""
         self._is_closed = True
         self._take_gathered()
         await self._sender.close()
 
     async def close(self) -> None:
-        """Flush, then end."""
+        """Flush, then close."""
         if self._is_closed:
             return
         try:
@@ -408,18 +410,18 @@ class ColumnProducer:
 
 
 def _rows_of(batch: RowBatch, *, topic: str | None, now_ms: int) -> Rows:
-    if isinstance(batch, PlainBatch):
+    if isinstance(batch, BytesBatch):
         if topic is None:
-            raise ColumnInvalid("topic", "is missing, and no topic was named for all rows")
+            raise ColumnInvalid("topic", "is missing, and no topic was given for all rows; add one")
         return batch.rows(topic=topic, now_ms=now_ms)
-    # Only here: it loads pyarrow, which who writes plain batches may not have.
+    # Local import: it loads pyarrow, which may be missing where batches of bytes are written.
     from millstream.client.arrow_write import rows_of
 
     return rows_of(batch, topic=topic, now_ms=now_ms)
 
 
 def batch_options(settings: ClientSettings) -> BatchOptions:
-    """How batches are packed."""
+    """Compression codec and level of batches."""
     codec = Codec[settings.compression_type.upper()]
     level = {
         Codec.GZIP: settings.compression_gzip_level,

@@ -1,7 +1,7 @@
-"""Arrow record batches written from code that blocks: Spark's tasks, scripts, the command line.
+"""Writes Arrow record batches from blocking code: Spark's tasks, scripts, the command line.
 
-Rows are made into record batches on the caller's thread while the client's loop sends the ones
-before: compression and checksums, which let go of the interpreter, run beside the sending.
+Rows are encoded on the caller's thread while the client's loop sends earlier batches: compression
+and checksums, which release the GIL, run in parallel with the sending.
 """
 
 import os
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from millstream.client.cluster import Cluster
 from millstream.client.column_producer import ColumnProducer
 from millstream.client.errors import ClientClosed
+from millstream.client.produce.bytes_batch import BytesBatch
 from millstream.client.produce.errors import PartitionInvalid
 from millstream.client.produce.machine import Delivered
-from millstream.client.produce.plain_batch import PlainBatch
 from millstream.client.produce.rows import RowBatch
 from millstream.model.ids import TopicPartition
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ColumnWriter:
-    """Made by `BlockingClient.column_writer`. Calls from several threads take turns."""
+    """Created by `BlockingClient.column_writer`. Calls from several threads are serialized."""
 
     def __init__(
         self, client: "BlockingClient", *, topic: str | None = None, creates_topics: bool = False
@@ -54,7 +54,7 @@ class ColumnWriter:
         return ColumnProducer(cluster, topic=self._topic, creates_topics=self._creates_topics)
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float) -> T:
-        """On the loop that the producer is of: a client that was closed meanwhile has another."""
+        """Run on the producer's loop: a client that was closed meanwhile has another."""
 
         async def guarded(cluster: Cluster) -> T:
             if cluster is not self._cluster:
@@ -82,11 +82,11 @@ class ColumnWriter:
             self._producer.doubt_topics()
 
     def write(self, rows: "RowBatch | pa.Table", *, topic: str | None = None) -> None:
-        """See `ColumnProducer.send`; blocks while there is no room.
+        """See `ColumnProducer.send`; blocks while the send buffer is full.
 
-        The batches of a table are written one after another, each as if it was given alone.
+        The batches of a table are written one after another, like separate writes.
         """
-        batches = [rows] if isinstance(rows, PlainBatch) else _arrow_batches(rows)
+        batches = [rows] if isinstance(rows, BytesBatch) else _arrow_batches(rows)
         with self._lock:
             self._check()
             for batch in batches:
@@ -97,25 +97,25 @@ class ColumnWriter:
         if producer.is_small(batch):
             self._run(lambda: producer.send(batch, topic=topic), self._block_s)
         else:
-            self._write_pieces(batch, topic if topic is not None else self._topic)
+            self._write_chunks(batch, topic if topic is not None else self._topic)
 
-    def _write_pieces(self, batch: RowBatch, topic: str | None) -> None:
-        """The loop is waited for only where there is a reason to."""
+    def _write_chunks(self, batch: RowBatch, topic: str | None) -> None:
+        """Wait for the loop only where necessary."""
         producer = self._producer
         if producer.is_clear:
             producer.begin_clear_write()
         else:
             self._run(producer.begin_write, self._block_s)
-        for piece in producer.pieces(batch):
-            rows = producer.rows_of(piece, topic)
+        for chunk in producer.chunks(batch):
+            rows = producer.rows_of(chunk, topic)
             topics = producer.known_topics(rows)
             if topics is None:
                 topics = self._run(partial(producer.topics_of, rows), self._block_s)
             try:
-                batches = producer.encode(piece, rows, topics)
+                batches = producer.encode(chunk, rows, topics)
             except PartitionInvalid:
-                topics = self._run(partial(producer.topics_anew, rows), self._block_s)
-                batches = producer.encode(piece, rows, topics)
+                topics = self._run(partial(producer.refresh_topics, rows), self._block_s)
+                batches = producer.encode(chunk, rows, topics)
             if not producer.hand_over(batches):
                 self._run(partial(producer.enqueue, batches), self._block_s)
 
@@ -126,12 +126,12 @@ class ColumnWriter:
             return self._run(self._producer.flush, self._delivery_s + self._block_s)
 
     def abort(self) -> None:
-        """Drop what was not sent; what was may be stored. The writer is closed."""
+        """Drop unsent rows; those that were sent may be stored. The writer is closed."""
         with self._lock:
             self._end()
 
     def close(self) -> None:
-        """Flush, then end; raises what `flush` raises."""
+        """Flush, then close; raises what `flush` raises."""
         with self._lock:
             if self._is_closed:
                 return
@@ -141,7 +141,7 @@ class ColumnWriter:
                 self._end()
 
     def _check(self) -> None:
-        # A forked child has no loop that would take anything.
+        # A forked child does not have the loop's thread.
         if self._is_closed or self._pid != os.getpid():
             raise ClientClosed
 
@@ -153,7 +153,7 @@ class ColumnWriter:
         try:
             self._run(self._producer.abort, self._block_s)
         except ClientClosed:
-            pass  # the client ended first, and the producer with it
+            pass  # the client was closed first, and the producer with it
         finally:
             self._client.give_back()
 
@@ -180,15 +180,15 @@ def _arrow_batches(rows: "RowBatch | pa.Table") -> Sequence[RowBatch]:
     if isinstance(rows, pa.Table):
         return list(rows.to_batches())
     kind = type(rows).__name__
-    raise TypeError(f"a pyarrow.RecordBatch or pyarrow.Table is written, not {kind}")
+    raise TypeError(f"rows must be a pyarrow.RecordBatch or pyarrow.Table, not {kind}")
 
 
 def _warn_of_unsent(producer: ColumnProducer, pid: int) -> None:
-    """A writer was left to the garbage collector, or to the end of the interpreter."""
+    """A writer was garbage-collected, or still open at the end of the interpreter."""
     if pid == os.getpid() and producer.has_unsent:
         warnings.warn(
-            "a ColumnWriter was not closed: rows that were written may not be stored; use `with`,"
-            " or call close()",
+            "a ColumnWriter was not closed: some rows may not be stored; use `with`, or call"
+            " close()",
             ResourceWarning,
             stacklevel=2,
         )

@@ -1,6 +1,6 @@
-"""What can go wrong for a user of the client; each text says what happened and what to do.
+"""Errors of the client; each text says what happened and what to do.
 
-All of them can be pickled with everything they carry: Spark moves errors between its processes.
+All can be pickled with their attributes: Spark passes errors between its processes.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,13 +12,13 @@ from millstream.wire.errors import ErrorCode
 
 
 class ClientError(OperatingError):
-    """Base of everything that the client raises for reasons outside of it."""
+    """Base of all operating errors of the client."""
 
     code: ErrorCode | None = None
-    """The broker's answer, where that was the reason."""
+    """The broker's error code, if that was the reason."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The constructors take keywords and make the text, which pickle's own way cannot repeat.
+        # The constructors take keywords and build the text, which pickle's default cannot repeat.
         return _revive, (type(self), self.args, self.__dict__)
 
 
@@ -30,18 +30,18 @@ def _revive(kind: type[ClientError], texts: tuple[Any, ...], facts: dict[str, An
 
 
 class ConfigInvalid(ClientError):
-    """A setting of the client that cannot be; nothing was connected."""
+    """An invalid setting of the client; no connection was made."""
 
 
 class RangeInvalid(ClientError, ValueError):
-    """A range of offsets, or a partition, that no log can have; nothing was asked for."""
+    """An invalid range of offsets or partition number; no request was sent."""
 
 
 class ClientClosed(ClientError):
-    """The client was closed while, or before, it was asked for something."""
+    """The client was closed before or during the call."""
 
     def __init__(self) -> None:
-        super().__init__("the client is closed; make a new one")
+        super().__init__("the client is closed; create a new one")
 
 
 class BrokersUnreachable(ClientError):
@@ -49,17 +49,18 @@ class BrokersUnreachable(ClientError):
 
     def __init__(self, reasons: Mapping[str, str], *, within_s: float | None = None) -> None:
         self.reasons = dict(reasons)
-        """By `host:port`, the last one of each."""
+        """By `host:port`, the last reason of each."""
         tried = "; ".join(f"{_reason(at, why)}" for at, why in self.reasons.items())
         time = f" within {seconds(within_s)} s" if within_s is not None else ""
         super().__init__(
             f"no broker could be reached{time} ({tried or 'no address was tried'}): check"
-            " bootstrap.servers, and that the addresses which brokers advertise can be reached"
+            " bootstrap.servers, and that the brokers' advertised listeners can be reached from"
+            " here"
         )
 
 
 def seconds(time_s: float) -> str:
-    """A time as it was meant, not as it was computed."""
+    """A duration rounded for people."""
     return f"{round(time_s, 1 if time_s >= 1 else 3):g}"
 
 
@@ -68,7 +69,7 @@ def _reason(address: str, why: str) -> str:
 
 
 class DeadlinePassed(ClientError):
-    """Not done in the time that was given; it may still have happened, or happen later."""
+    """Not done within the deadline; it may still have happened, or happen later."""
 
     def __init__(
         self,
@@ -78,25 +79,29 @@ class DeadlinePassed(ClientError):
         last_error: object = None,
         setting: str = "default.api.timeout.ms",
     ) -> None:
-        """`setting`: which one gives more time."""
+        """`setting`: the one to raise for more time."""
         self.what, self.within_s = what, within_s
         self.last_error = last_error
-        """What the last attempt met: an error or an ErrorCode; None when nothing failed."""
+        """The failure of the last attempt: an error or an ErrorCode; None when none failed."""
         time = f" within {seconds(within_s)} s" if within_s is not None else " in time"
-        last = f"; the last attempt met: {told(last_error)}" if last_error is not None else ""
+        last = (
+            f"; the last attempt met: {describe_failure(last_error)}"
+            if last_error is not None
+            else ""
+        )
         super().__init__(
-            f"{what}: not done{time}{last}; see whether the brokers are well, or allow more time"
+            f"{what}: not done{time}{last}; check that the brokers are healthy, or allow more time"
             f" ({setting})"
         )
 
 
 class OutcomeUnknown(ClientError):
-    """The connection was lost before the answer, and the request must not be sent twice."""
+    """The connection was lost before the response, and the request must not be sent twice."""
 
     def __init__(self, what: str, why: str) -> None:
         self.what = what
         super().__init__(
-            f"{what}: whether it was done is not known ({why}); look, and repeat it if it was not"
+            f"{what}: whether it was done is unknown ({why}); check, and repeat it if it was not"
         )
 
 
@@ -110,47 +115,49 @@ class TopicUnknown(ClientError):
         if partition is None:
             text = f"there is no topic {topic!r}; create it, or correct the name"
         else:
-            text = f"topic {topic!r} has no partition {partition}"
+            text = (
+                f"topic {topic!r} has no partition {partition}; choose another, or add partitions"
+            )
         super().__init__(text)
 
 
 class TopicInvalid(ClientError):
-    """A name that no topic can have, or a topic that cannot be used like this."""
+    """An invalid topic name, or a topic that cannot be used like this."""
 
     code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
     def __init__(self, topic: str, message: str | None = None) -> None:
         self.topic = topic
         why = message or "a name has 1 to 249 letters, digits, dots, dashes and underscores"
-        super().__init__(f"topic {topic!r} is not possible: {why}")
+        super().__init__(f"invalid topic {topic!r}: {why}")
 
 
 class TopicExists(ClientError):
-    """A topic of that name is there already."""
+    """A topic of that name already exists."""
 
     code = ErrorCode.TOPIC_ALREADY_EXISTS
 
     def __init__(self, topic: str, *, may_be_ours: bool = False) -> None:
         self.topic = topic
         self.may_be_ours = may_be_ours
-        """An answer of this very call was lost, so it may have made the topic itself."""
-        lost = " (perhaps made by this call: one of its answers was lost)" if may_be_ours else ""
-        super().__init__(f"topic {topic!r} exists already{lost}; use it, or take another name")
+        """A response of this call was lost, so it may have created the topic itself."""
+        lost = " (perhaps created by this call: a response was lost)" if may_be_ours else ""
+        super().__init__(f"topic {topic!r} already exists{lost}; use it, or choose another name")
 
 
 class TopicRecreated(ClientError):
-    """The topic was deleted and made again: its offsets mean other records now."""
+    """The topic was deleted and created again: its offsets mean other records now."""
 
     def __init__(self, topic: str, *, old_id: TopicId, new_id: TopicId) -> None:
         self.topic, self.old_id, self.new_id = topic, old_id, new_id
         super().__init__(
             f"topic {topic!r} was deleted and created again (id {old_id} is now {new_id}): offsets"
-            " of the old topic are worthless; begin anew with offsets of the new one"
+            " of the old topic are invalid; start again with offsets of the new one"
         )
 
 
 class OffsetOutOfRange(ClientError):
-    """A wanted offset is not in the log: too old and removed, or beyond the end."""
+    """A requested offset is not in the log: already removed, or beyond the end."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -166,20 +173,23 @@ class OffsetOutOfRange(ClientError):
         if start is not None and wanted < start:
             why = f"the log begins at {start}: records before it were removed"
         elif end is not None and wanted > end:
-            why = f"the log ends at {end}: it was cut, or is not the log that the offset is from"
+            why = f"the log ends at {end}: it was truncated, or the offset is from another log"
         else:
-            why = f"the log has [{_told_offset(start)}, {_told_offset(end)})"
-        super().__init__(f"{partition}: offset {wanted} is not there; {why}; choose another start")
+            why = f"the log has [{_format_offset(start)}, {_format_offset(end)})"
+        super().__init__(
+            f"{partition}: offset {wanted} is out of range; {why}; choose another start"
+        )
 
 
 class LogTruncated(ClientError):
-    """A log was cut below what was read of it: some of those records were lost, or replaced."""
+    """A log was truncated below the read position: some records were lost, or replaced."""
 
     def __init__(self, partition: TopicPartition, *, position: Offset, diverges_at: Offset) -> None:
         self.partition, self.position, self.diverges_at = partition, position, diverges_at
         super().__init__(
-            f"{partition}: the log was cut at {diverges_at} after it was read up to {position} (an"
-            " unclean election?): records from there on were lost; decide where to go on"
+            f"{partition}: the log was truncated at {diverges_at} after it was read up to"
+            f" {position} (an unclean leader election?): records from there on were lost; decide"
+            " where to continue"
         )
 
 
@@ -189,25 +199,27 @@ class RecordsUnreadable(ClientError):
     def __init__(self, partition: TopicPartition, *, offset: Offset, why: str) -> None:
         self.partition, self.offset = partition, offset
         super().__init__(
-            f"{partition}: the batch at offset {offset} cannot be read ({why}); read on behind it,"
+            f"{partition}: the batch at offset {offset} cannot be read ({why}); continue after it,"
             " or delete the records up to there"
         )
 
 
-def _told_offset(offset: Offset | None) -> str:
+def _format_offset(offset: Offset | None) -> str:
     return "?" if offset is None else str(offset)
 
 
 class NotAuthorized(ClientError):
-    """The broker does not allow it to this client."""
+    """The broker does not authorize this client."""
 
     def __init__(self, code: ErrorCode, about: str, message: str | None = None) -> None:
         self.code, self.about = code, about
-        super().__init__(f"{about}: {message or code.text}; ask for the rights, or log in")
+        super().__init__(
+            f"{about}: {message or code.text}; request the permission, or use another listener"
+        )
 
 
 class RecordTooLarge(ClientError):
-    """A record, or the batch it is in, is above what the topic or the broker takes."""
+    """A record, or its batch, is larger than the topic or the broker allows."""
 
     def __init__(
         self,
@@ -215,19 +227,19 @@ class RecordTooLarge(ClientError):
         about: str,
         message: str | None = None,
         *,
-        place: tuple[int, int] | None = None,
+        write_and_row: tuple[int, int] | None = None,
     ) -> None:
         self.code, self.about = code, about
-        self.place = place
-        """Of a writer of columns: which write, from 1, and which row of it, from 0."""
+        self.write_and_row = write_and_row
+        """Of a column writer: which write, from 1, and which row of it, from 0."""
         super().__init__(
             f"{about}: {message or code.text}; send smaller records, or raise max.message.bytes of"
-            " the topic and max.request.size here"
+            " the topic and max.request.size of the client"
         )
 
 
 class RequestRefused(ClientError):
-    """The broker refused it with a code that has no type of its own here."""
+    """The broker refused it with a code that has no error class of its own."""
 
     def __init__(self, code: ErrorCode, about: str, message: str | None = None) -> None:
         self.code, self.about = code, about
@@ -241,15 +253,17 @@ class NotSupported(ClientError):
 
     def __init__(self, about: str, why: str) -> None:
         self.about = about
-        super().__init__(f"{about} is not possible with this broker: {why}")
+        super().__init__(f"{about} is not supported by this broker: {why}")
 
 
 class AnswerUnreadable(ClientError):
-    """The broker's answer breaks the protocol: a bug there or here, and trying again is no use."""
+    """The broker's response violates the protocol: a bug there or here; a retry is pointless."""
 
     def __init__(self, about: str, why: str) -> None:
         self.about = about
-        super().__init__(f"{about}: the broker's answer cannot be read ({why})")
+        super().__init__(
+            f"{about}: the broker's response cannot be decoded ({why}); this is a bug, report it"
+        )
 
 
 _REFUSALS: Final[Mapping[ErrorCode, Callable[[ErrorCode, str, str | None], ClientError]]] = {
@@ -273,7 +287,7 @@ def error_for(
     partition: int | None = None,
     message: str | None = None,
 ) -> ClientError:
-    """The error that a code means; `message` is the broker's own text, if it gave one."""
+    """The error for a code; `message` is the broker's own text, if it sent one."""
     if topic is not None:
         about = topic if partition is None else f"{topic}-{partition}"
         if code in _UNKNOWN:
@@ -288,15 +302,15 @@ def error_for(
 
 
 def code_of(number: int) -> ErrorCode:
-    """The code of a number from the wire; one we do not know is a failure of the broker."""
+    """The code of a number from the wire; an unknown one is UNKNOWN_SERVER_ERROR."""
     try:
         return ErrorCode(number)
     except ValueError:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def told(failure: object) -> str:
-    """A failure of an attempt for people."""
+def describe_failure(failure: object) -> str:
+    """A failure of an attempt as text."""
     if isinstance(failure, ErrorCode):
         return f"{failure.text} ({failure.name})"
     return str(failure) or type(failure).__name__

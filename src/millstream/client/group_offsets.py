@@ -1,11 +1,11 @@
-"""Offsets of a consumer group, committed from outside: by who reads without being a member."""
+"""Commits offsets of a consumer group on behalf of a reader that is not a member."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from millstream.client.cluster import ATTEMPT_ERRORS, Cluster
-from millstream.client.each import Item, Question, ask_each
 from millstream.client.errors import ClientError, code_of, error_for
+from millstream.client.keyed_api import Item, KeyedApi, call_each
 from millstream.client.offsets import by_topic
 from millstream.client.retries import Deadline, Failure
 from millstream.client.targets import CoordinatorOf, Target
@@ -21,7 +21,7 @@ from millstream.wire.messages.offset_commit import (
 _NO_MEMBER: Final = ""
 
 
-class _CommitOffsets(Question[TopicPartition, Offset, Offset]):
+class _CommitOffsets(KeyedApi[TopicPartition, Offset, Offset]):
     """All partitions of a group have the same coordinator."""
 
     def __init__(self, cluster: Cluster, group_id: str, metadata: str) -> None:
@@ -29,7 +29,7 @@ class _CommitOffsets(Question[TopicPartition, Offset, Offset]):
         self._group_id = group_id
         self._metadata = metadata
         self._names: dict[TopicId, str] = {}
-        """Since version 10 a topic is told by its id alone."""
+        """From version 10 on, topics are identified by their ids alone."""
 
     async def route(
         self, keys: Collection[TopicPartition]
@@ -51,7 +51,7 @@ class _CommitOffsets(Question[TopicPartition, Offset, Offset]):
             self._names[topic.topic_id] = name
         return CoordinatorOf(self._group_id)
 
-    def ask(self, items: Mapping[TopicPartition, Offset]) -> OffsetCommitRequest:
+    def build_request(self, items: Mapping[TopicPartition, Offset]) -> OffsetCommitRequest:
         ids = {name: topic_id for topic_id, name in self._names.items()}
         topics = []
         for name, members in by_topic(items).items():
@@ -83,7 +83,7 @@ class _CommitOffsets(Question[TopicPartition, Offset, Offset]):
                 key = TopicPartition(name, one.partition_index)
                 yield Item(key, code_of(one.error_code), Offset(0))
 
-    def refused(
+    def final_outcome(
         self, key: TopicPartition, code: ErrorCode, message: str | None, *, was_lost: bool
     ) -> ClientError:
         del was_lost
@@ -93,15 +93,15 @@ class _CommitOffsets(Question[TopicPartition, Offset, Offset]):
 
 
 class GroupInUse(ClientError):
-    """Consumers have subscribed with this group: only its members may commit."""
+    """The group has active members: only they may commit."""
 
     code = ErrorCode.UNKNOWN_MEMBER_ID
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         super().__init__(
-            f"group {group_id!r} has members of its own, who alone may commit its offsets; choose"
-            " a group that nobody subscribes with"
+            f"group {group_id!r} has active members, and only they may commit its offsets; use a"
+            " group that no consumer subscribes with"
         )
 
 
@@ -113,11 +113,11 @@ async def commit_group_offsets(
     metadata: str = "",
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """Commit for a group without members; what was wrong with each partition, or None."""
+    """Commit for a group without members; the error of each partition, or None."""
     if deadline is None:
         deadline = cluster.deadline(f"committing offsets of group {group_id!r}")
-    question = _CommitOffsets(cluster, group_id, metadata)
-    outcomes = await ask_each(question, offsets, deadline)
+    api = _CommitOffsets(cluster, group_id, metadata)
+    outcomes = await call_each(api, offsets, deadline)
     return {
         partition: one if isinstance(one, ClientError) else None
         for partition, one in outcomes.items()

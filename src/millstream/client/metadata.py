@@ -1,9 +1,9 @@
-"""What the client knows of the cluster: brokers, topics, leaders. Decides, and does no I/O.
+"""The client's metadata cache: brokers, topics, leaders. Decides, and does no I/O.
 
-Answers come from brokers that lag behind each other, so a newer answer may hold older news. What
-orders them is the leader epoch within one topic id (KIP-320, KIP-516): for the same id a leader
-never goes back to an older epoch, and partitions never vanish. Another id under the same name is
-another topic, whatever its epochs say.
+Responses come from brokers that lag behind each other, so a newer response may have older metadata.
+They are ordered by the leader epoch within one topic id (KIP-320, KIP-516): for the same id a
+leader never goes back to an older epoch, and partitions never disappear. Another id under the same
+name is another topic, whatever its epochs.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ _NO_ID: Final = 0
 
 
 class Broker(NamedTuple):
-    """One broker, at the address that it wants clients to use."""
+    """One broker, with its advertised address."""
 
     broker_id: BrokerId
     host: str
@@ -35,12 +35,12 @@ class Broker(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """One partition as a broker told of it."""
+    """One partition of a metadata response."""
 
     partition: int
     leader: BrokerId | None
     leader_epoch: LeaderEpoch
-    """-1 where the broker is too old to tell."""
+    """-1 where the broker is too old to return it."""
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     offline: tuple[BrokerId, ...]
@@ -52,10 +52,10 @@ class TopicInfo(NamedTuple):
 
     name: str
     topic_id: TopicId | None
-    """None where the broker is too old to tell."""
+    """None where the broker is too old for topic ids."""
     is_internal: bool
     partitions: tuple[PartitionInfo, ...]
-    """By index, without holes."""
+    """By index, without gaps."""
 
     @property
     def partition_count(self) -> int:
@@ -63,7 +63,7 @@ class TopicInfo(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """Whom to ask about a partition, and with what."""
+    """The leader of a partition, with what requests to it need."""
 
     broker: Broker
     leader_epoch: LeaderEpoch
@@ -71,7 +71,7 @@ class Leader(NamedTuple):
 
 
 class LeaderHint(NamedTuple):
-    """Who leads now, as an answer to Produce or Fetch told (KIP-951)."""
+    """The current leader, from a Produce or Fetch response (KIP-951)."""
 
     leader_id: int
     leader_epoch: int
@@ -79,7 +79,7 @@ class LeaderHint(NamedTuple):
 
 
 class Recreation(NamedTuple):
-    """A topic that was deleted and made again."""
+    """A topic that was deleted and created again."""
 
     topic: str
     old_id: TopicId
@@ -87,13 +87,13 @@ class Recreation(NamedTuple):
 
 
 class _Entry:
-    """What is known of one name."""
+    """The cached state of one topic name."""
 
     __slots__ = ("error", "info", "is_stale", "updated_s", "used_s")
 
     def __init__(self, now_s: float) -> None:
         self.info: TopicInfo | None = None
-        """The last that was told; kept when the topic seems gone, for its epochs and its id."""
+        """The last one received; kept when the topic seems deleted, for its epochs and its id."""
         self.error = ErrorCode.NONE
         self.is_stale = True
         self.updated_s = float("-inf")
@@ -101,7 +101,7 @@ class _Entry:
 
 
 class MetadataCache:
-    """Times are handed in; all of one clock."""
+    """Times are passed in, all of one clock."""
 
     def __init__(self, *, max_age_s: float, max_idle_s: float) -> None:
         self._max_age_s = max_age_s
@@ -123,16 +123,16 @@ class MetadataCache:
 
     @property
     def controller(self) -> Broker | None:
-        """None when no broker takes that part at the moment."""
+        """None when there is no controller at the moment."""
         return self._brokers.get(self._controller) if self._controller is not None else None
 
     @property
     def topic_names(self) -> list[str]:
-        """Of which something is known, or was asked for."""
+        """Topics that are cached, or were requested."""
         return list(self._entries)
 
     def topic(self, name: str) -> TopicInfo | None:
-        """None when it is not known, or is said not to be there."""
+        """None when it is not cached, or its last response had an error."""
         entry = self._entries.get(name)
         return entry.info if entry is not None and entry.error is ErrorCode.NONE else None
 
@@ -141,12 +141,12 @@ class MetadataCache:
         return self.topic(name) if name is not None else None
 
     def error_of(self, name: str) -> ErrorCode:
-        """What the last answer said about the topic; NONE also when it was never asked for."""
+        """The error of the topic in the last response; NONE also when it was never requested."""
         entry = self._entries.get(name)
         return entry.error if entry is not None else ErrorCode.NONE
 
     def leader_of(self, partition: TopicPartition) -> Leader | None:
-        """None when unknown, or when there is none that can be reached."""
+        """None when unknown, or when there is no leader with a known address."""
         topic = self.topic(partition.topic)
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return None
@@ -156,24 +156,24 @@ class MetadataCache:
             return None
         return Leader(broker, info.leader_epoch, topic.topic_id)
 
-    # -- when to ask
+    # -- when to refresh
 
     def use(self, name: str, now_s: float) -> None:
-        """The topic is of interest: it is asked for, and kept while it is used."""
+        """Mark the topic as used: it is refreshed, and kept while it is used."""
         entry = self._entries.get(name)
         if entry is None:
             entry = self._entries[name] = _Entry(now_s)
         entry.used_s = now_s
 
     def is_fresh(self, name: str, now_s: float) -> bool:
-        """Whether what is known of the topic may be relied on without asking."""
+        """Whether the cached topic may be used without a refresh."""
         entry = self._entries.get(name)
         if entry is None or entry.is_stale or entry.error is not ErrorCode.NONE:
             return False
         return now_s - entry.updated_s < self._max_age_s
 
     def to_refresh(self, now_s: float) -> list[str]:
-        """Topics in use that should be asked for; those unused for long are forgotten."""
+        """Topics in use that are due for a refresh; those unused for long are dropped."""
         idle = [
             name for name, entry in self._entries.items() if now_s - entry.used_s > self._max_idle_s
         ]
@@ -182,13 +182,13 @@ class MetadataCache:
         return [name for name in self._entries if not self.is_fresh(name, now_s)]
 
     def invalidate(self, name: str) -> None:
-        """Something that is known of the topic was wrong."""
+        """Mark the topic as stale: cached metadata turned out to be wrong."""
         entry = self._entries.get(name)
         if entry is not None:
             entry.is_stale = True
 
     def forget_brokers(self) -> None:
-        """None of them can be relied on: the next answer comes from a bootstrap address."""
+        """Drop all brokers: the next request goes to a bootstrap address."""
         self._brokers.clear()
         self._controller = None
 
@@ -202,9 +202,9 @@ class MetadataCache:
     def update(
         self, response: MetadataResponse, *, names: Iterable[str], now_s: float
     ) -> list[Recreation]:
-        """Take in an answer about `names`; other topics of the answer are left alone.
+        """Apply a response about `names`; other topics of the response are ignored.
 
-        An answer without brokers says nothing and changes nothing.
+        A response without brokers is ignored.
         """
         if not response.brokers:
             return []
@@ -214,26 +214,26 @@ class MetadataCache:
         }
         self._controller = BrokerId(response.controller_id)
         self.cluster_id = response.cluster_id
-        told = {one.name: one for one in response.topics if one.name is not None}
+        topics = {one.name: one for one in response.topics if one.name is not None}
         recreations = []
         for name in dict.fromkeys(names):
             self.use(name, now_s)
-            found = self._take(self._entries[name], name, told.get(name), now_s)
+            found = self._take(self._entries[name], name, topics.get(name), now_s)
             if found is not None:
                 recreations.append(found)
         return recreations
 
     def _take(
-        self, entry: _Entry, name: str, told: MetadataResponseTopic | None, now_s: float
+        self, entry: _Entry, name: str, found: MetadataResponseTopic | None, now_s: float
     ) -> Recreation | None:
         entry.updated_s, entry.is_stale = now_s, False
-        if told is None:
+        if found is None:
             entry.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return None
-        entry.error = code_of(told.error_code)
+        entry.error = code_of(found.error_code)
         if entry.error is not ErrorCode.NONE:
             return None
-        known, fresh = entry.info, topic_info(told)
+        known, fresh = entry.info, topic_info(found)
         old_id, new_id = known.topic_id if known is not None else None, fresh.topic_id
         is_other = old_id is not None and new_id is not None and old_id != new_id
         entry.info = fresh if known is None or is_other else _merged(known, fresh)
@@ -245,9 +245,9 @@ class MetadataCache:
         return Recreation(name, old_id, new_id)
 
     def partition_failed(self, partition: TopicPartition, hint: LeaderHint | None = None) -> bool:
-        """The leader that is known did not serve; True when the hint names a newer one.
+        """The cached leader did not serve; True when the hint names a newer one.
 
-        Otherwise the topic has to be asked for.
+        Otherwise the topic has to be refreshed.
         """
         if hint is not None and self._take_hint(partition, hint):
             return True
@@ -278,7 +278,7 @@ class MetadataCache:
 
 
 def _merged(known: TopicInfo, fresh: TopicInfo) -> TopicInfo:
-    """An answer about the same topic as before, from a broker that may lag behind."""
+    """Merge a response about the same topic id, from a broker that may lag behind."""
     partitions = [
         before if after.leader_epoch < before.leader_epoch and after.leader_epoch >= 0 else after
         for before, after in zip(known.partitions, fresh.partitions, strict=False)
@@ -291,27 +291,27 @@ def _merged(known: TopicInfo, fresh: TopicInfo) -> TopicInfo:
     return fresh._replace(partitions=tuple(partitions), topic_id=topic_id)
 
 
-def topic_info(told: MetadataResponseTopic) -> TopicInfo:
-    """A topic of an answer, as it was told."""
-    by_index = {one.partition_index: one for one in told.partitions}
+def topic_info(found: MetadataResponseTopic) -> TopicInfo:
+    """The topic of a metadata response."""
+    by_index = {one.partition_index: one for one in found.partitions}
     count = 0
     while count in by_index:
         count += 1
     return TopicInfo(
-        name=told.name or "",
-        topic_id=TopicId(told.topic_id) if told.topic_id.int != _NO_ID else None,
-        is_internal=told.is_internal,
+        name=found.name or "",
+        topic_id=TopicId(found.topic_id) if found.topic_id.int != _NO_ID else None,
+        is_internal=found.is_internal,
         partitions=tuple(_partition_info(by_index[index]) for index in range(count)),
     )
 
 
-def _partition_info(told: MetadataResponsePartition) -> PartitionInfo:
+def _partition_info(found: MetadataResponsePartition) -> PartitionInfo:
     return PartitionInfo(
-        partition=told.partition_index,
-        leader=BrokerId(told.leader_id) if told.leader_id >= 0 else None,
-        leader_epoch=LeaderEpoch(told.leader_epoch),
-        replicas=tuple(map(BrokerId, told.replica_nodes)),
-        isr=tuple(map(BrokerId, told.isr_nodes)),
-        offline=tuple(map(BrokerId, told.offline_replicas)),
-        error=code_of(told.error_code),
+        partition=found.partition_index,
+        leader=BrokerId(found.leader_id) if found.leader_id >= 0 else None,
+        leader_epoch=LeaderEpoch(found.leader_epoch),
+        replicas=tuple(map(BrokerId, found.replica_nodes)),
+        isr=tuple(map(BrokerId, found.isr_nodes)),
+        offline=tuple(map(BrokerId, found.offline_replicas)),
+        error=code_of(found.error_code),
     )

@@ -1,4 +1,4 @@
-"""Asking for metadata: who asks while a request is under way shares the next one."""
+"""Metadata requests: callers that arrive while one is in flight share the next one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 
 
 class _Round:
-    """One request to be, and who waits for it."""
+    """One request, and the topics it is for."""
 
     __slots__ = ("has_begun", "names", "task")
 
@@ -29,7 +29,7 @@ class _Round:
 
 
 class Refresher:
-    """Single attempts; trying again is for who waits, each within a deadline of its own."""
+    """Single attempts; callers retry, each within its own deadline."""
 
     def __init__(
         self, metadata: MetadataCache, connect: Callable[[], Awaitable[Connection]]
@@ -38,21 +38,21 @@ class Refresher:
         self._connect = connect
         self._turn = asyncio.Lock()
         self._rounds: dict[bool, _Round] = {}
-        """The newest, of those that may create topics and of those that may not."""
+        """The newest, by whether it may create topics."""
         self._running: set[asyncio.Task[None]] = set()
 
     async def refresh(self, names: Iterable[str], *, creates: bool) -> None:
         """Raises an RpcError, MalformedFrame or BrokersUnreachable."""
         current = self._rounds.get(creates)
         if current is None or current.has_begun:
-            # One that has begun may have been answered before what its caller just saw.
+            # The answer to one in flight may be older than what the caller just saw.
             current = self._rounds[creates] = _Round()
             work = self._run(current, creates=creates)
             current.task = asyncio.get_running_loop().create_task(work, name="refresh metadata")
             self._running.add(current.task)
             current.task.add_done_callback(self._finished)
         current.names.update(dict.fromkeys(names))
-        # Shielded: one who gives up does not take the answer from the others.
+        # Shielded: a caller that is cancelled does not cancel the request for the others.
         try:
             await asyncio.shield(current.task)
         except asyncio.CancelledError:
@@ -63,7 +63,7 @@ class Refresher:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # seen, also when everybody who asked was cancelled
+            task.exception()  # retrieved, also when all callers were cancelled
 
     async def _run(self, current: _Round, *, creates: bool) -> None:
         async with self._turn:
@@ -72,7 +72,7 @@ class Refresher:
             if not creates:
                 current.names.update(dict.fromkeys(self._metadata.to_refresh(now_s)))
             names = list(current.names)
-            response = await self._ask(names, creates=creates)
+            response = await self._request(names, creates=creates)
             now_s = asyncio.get_running_loop().time()
             for one in self._metadata.update(response, names=names, now_s=now_s):
                 _log.warning(
@@ -82,7 +82,7 @@ class Refresher:
                     new_id=one.new_id,
                 )
 
-    async def _ask(self, names: list[str] | None, *, creates: bool = False) -> MetadataResponse:
+    async def _request(self, names: list[str] | None, *, creates: bool = False) -> MetadataResponse:
         topics = None if names is None else [MetadataRequestTopic(name=one) for one in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=creates)
         connection = await self._connect()
@@ -91,13 +91,13 @@ class Refresher:
         if code is not ErrorCode.NONE:
             raise error_for(code, about="metadata")
         if not response.brokers:
-            # A broker that has just started and has not heard of anything yet.
+            # A broker that has just started and has no metadata yet.
             raise error_for(ErrorCode.BROKER_NOT_AVAILABLE, about="metadata")
         return response
 
     async def all_topics(self) -> dict[str, TopicInfo]:
-        """Every topic that is well; what is known of brokers is brought up to date, no topic is."""
-        response = await self._ask(None)
+        """Every topic without an error; updates the cached brokers, but no topics."""
+        response = await self._request(None)
         now_s = asyncio.get_running_loop().time()
         self._metadata.update(response, names=(), now_s=now_s)
         return {

@@ -1,11 +1,11 @@
-"""Where logs begin and end, and where in them a time or a leader epoch is (KIP-320)."""
+"""Earliest and latest offsets, offsets by time, and ends of leader epochs (KIP-320)."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from millstream.client.cluster import Cluster, or_raise
-from millstream.client.each import Item, LeaderQuestion, ask_each
 from millstream.client.errors import ClientError, code_of, error_for
+from millstream.client.keyed_api import Item, LeaderApi, call_each
 from millstream.client.retries import Deadline
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs, TopicPartition
 from millstream.wire.errors import ErrorCode
@@ -23,12 +23,12 @@ from millstream.wire.messages.offset_for_leader_epoch import (
 )
 
 _CLIENT: Final = -1
-"""Who asks: a client, not a replica."""
+"""The replica id of a client."""
 _READ_COMMITTED: Final = 1
 
 
 class OffsetSpec(NamedTuple):
-    """Which offset of a log is wanted."""
+    """Which offset of a log to look up."""
 
     wire_timestamp: int
 
@@ -36,15 +36,18 @@ class OffsetSpec(NamedTuple):
     def at_time(cls, timestamp_ms: int) -> "OffsetSpec":
         """The first record at or after that time."""
         if timestamp_ms < 0:
-            raise ValueError(f"{timestamp_ms} is no time: milliseconds since 1970 are wanted")
+            raise ValueError(
+                f"timestamp {timestamp_ms} is negative; use milliseconds since the epoch"
+            )
         return cls(timestamp_ms)
 
 
 EARLIEST: Final = OffsetSpec(-2)
 LATEST: Final = OffsetSpec(-1)
-"""Behind the last record a reader can see: with read_committed the last stable offset."""
+"""After the last readable record: the high watermark, or with read_committed the last stable
+offset."""
 MAX_TIMESTAMP: Final = OffsetSpec(-3)
-"""The record with the largest time."""
+"""The record with the largest timestamp."""
 
 
 class ListedOffset(NamedTuple):
@@ -53,7 +56,7 @@ class ListedOffset(NamedTuple):
     offset: Offset | None
     """None: no record is at or after the time, or the log is empty (MAX_TIMESTAMP)."""
     timestamp_ms: TimestampMs
-    """Of the record, for look-ups by time; else -1."""
+    """Of the record, for lookups by time; else -1."""
     leader_epoch: LeaderEpoch
     """-1 when not known."""
 
@@ -62,7 +65,7 @@ class EpochEnd(NamedTuple):
     """Where a leader epoch ended in the leader's log."""
 
     leader_epoch: LeaderEpoch
-    """The asked one, or the next smaller that is in the log; -1: none."""
+    """The requested one, or the next smaller one in the log; -1: none."""
     end_offset: Offset
     """Exclusive; -1: the epoch is not known."""
 
@@ -71,20 +74,20 @@ Grouped = Mapping[str, list[TopicPartition]]
 
 
 def by_topic(partitions: Collection[TopicPartition]) -> Grouped:
-    """As requests want them; partitions keep their order."""
+    """Grouped by topic, as in requests; partitions keep their order."""
     groups: dict[str, list[TopicPartition]] = {}
     for one in partitions:
         groups.setdefault(one.topic, []).append(one)
     return groups
 
 
-class _ListOffsets(LeaderQuestion[OffsetSpec, ListedOffset]):
+class _ListOffsets(LeaderApi[OffsetSpec, ListedOffset]):
     def __init__(self, cluster: Cluster, *, is_committed: bool, timeout_ms: int) -> None:
         super().__init__(cluster)
         self._isolation_level = _READ_COMMITTED if is_committed else 0
         self._timeout_ms = timeout_ms
 
-    def ask(self, items: Mapping[TopicPartition, OffsetSpec]) -> ListOffsetsRequest:
+    def build_request(self, items: Mapping[TopicPartition, OffsetSpec]) -> ListOffsetsRequest:
         topics = [
             ListOffsetsTopic(
                 name=name,
@@ -117,7 +120,7 @@ class _ListOffsets(LeaderQuestion[OffsetSpec, ListedOffset]):
                 key = TopicPartition(topic.name, one.partition_index)
                 yield Item(key, code_of(one.error_code), found)
 
-    def refused(
+    def final_outcome(
         self, key: TopicPartition, code: ErrorCode, message: str | None, *, was_lost: bool
     ) -> ClientError:
         del was_lost
@@ -131,15 +134,15 @@ async def list_offsets_each(
     is_committed: bool | None = None,
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, ListedOffset | ClientError]:
-    """Each partition's offset, or what is wrong; `isolation.level` unless told otherwise."""
+    """Each partition's offset or error; `is_committed` defaults to `isolation.level`."""
     if deadline is None:
         deadline = cluster.deadline("offsets of partitions")
     if is_committed is None:
         is_committed = cluster.settings.is_read_committed
-    question = _ListOffsets(
+    api = _ListOffsets(
         cluster, is_committed=is_committed, timeout_ms=cluster.settings.request_timeout_ms
     )
-    return await ask_each(question, specs, deadline)
+    return await call_each(api, specs, deadline)
 
 
 async def list_offsets(
@@ -149,13 +152,15 @@ async def list_offsets(
     is_committed: bool | None = None,
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, ListedOffset]:
-    """All of them, or the first error raised."""
+    """All offsets; raises the first error."""
     found = await list_offsets_each(cluster, specs, is_committed=is_committed, deadline=deadline)
     return {partition: or_raise(one) for partition, one in found.items()}
 
 
-class _EpochEnds(LeaderQuestion[LeaderEpoch, EpochEnd]):
-    def ask(self, items: Mapping[TopicPartition, LeaderEpoch]) -> OffsetForLeaderEpochRequest:
+class _EpochEnds(LeaderApi[LeaderEpoch, EpochEnd]):
+    def build_request(
+        self, items: Mapping[TopicPartition, LeaderEpoch]
+    ) -> OffsetForLeaderEpochRequest:
         topics = [
             OffsetForLeaderTopic(
                 topic=name,
@@ -180,7 +185,7 @@ class _EpochEnds(LeaderQuestion[LeaderEpoch, EpochEnd]):
                 key = TopicPartition(topic.topic, one.partition)
                 yield Item(key, code_of(one.error_code), found)
 
-    def refused(
+    def final_outcome(
         self, key: TopicPartition, code: ErrorCode, message: str | None, *, was_lost: bool
     ) -> ClientError:
         del was_lost
@@ -193,8 +198,8 @@ async def offsets_for_leader_epoch(
     *,
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, EpochEnd]:
-    """Where each epoch ended, to find out whether a log was cut below what was read of it."""
+    """Where each epoch ended, to detect whether a log was truncated below the read position."""
     if deadline is None:
         deadline = cluster.deadline("ends of leader epochs")
-    found = await ask_each(_EpochEnds(cluster), epochs, deadline)
+    found = await call_each(_EpochEnds(cluster), epochs, deadline)
     return {partition: or_raise(one) for partition, one in found.items()}

@@ -1,7 +1,7 @@
-"""Whether to try again, what must happen before, and when: without I/O and without a clock.
+"""Whether to retry, what must happen before, and when: without I/O and without a clock.
 
-Every call has a deadline. Within it, what may pass is tried again after a growing pause; what
-cannot pass is told at once.
+Every call has a deadline. Within it, retriable errors are retried with growing backoff; final
+errors are raised at once.
 """
 
 from enum import Flag, auto
@@ -24,21 +24,21 @@ from millstream.wire.errors import ErrorCode
 from millstream.wire.primitives import MalformedFrame
 
 Failure = ErrorCode | Exception
-"""What an attempt met: a code of the broker, an RpcError, or a ClientError."""
+"""The failure of an attempt: an error code of the broker, an RpcError, or a ClientError."""
 
 
 class Remedy(Flag):
-    """What a failure demands before the next attempt."""
+    """What a failure requires before the next attempt."""
 
     GIVE_UP = 0
     BACK_OFF = auto()
-    """Nothing but time."""
+    """Only wait."""
     REFRESH = auto()
-    """Ask for metadata: the leader, the topic or the controller is not what we think."""
+    """Refresh the metadata: the cached leader, topic or controller is stale."""
     FIND_COORDINATOR = auto()
-    """Ask who the coordinator is."""
+    """Find the coordinator again."""
     BOOTSTRAP = auto()
-    """Forget the brokers and begin with the bootstrap addresses."""
+    """Drop the brokers and begin with the bootstrap addresses."""
 
     @property
     def is_retry(self) -> bool:
@@ -70,11 +70,11 @@ _FIND_COORDINATOR: Final = frozenset(
 
 
 def remedy_for(failure: Failure, *, may_repeat: bool = True) -> Remedy:
-    """What to do about it; `may_repeat` says that the request does no harm when done twice."""
+    """What to do about it; `may_repeat`: the request may safely be processed twice."""
     if isinstance(failure, ErrorCode):
         return _remedy_for_code(failure)
     if isinstance(failure, BrokersUnreachable):
-        # The brokers that are known were tried with the rest: forgetting them would help nobody.
+        # The known brokers were tried with the bootstrap addresses: dropping them would not help.
         return Remedy.BACK_OFF
     if isinstance(failure, ClientError) and failure.code is not None:
         return _remedy_for_code(failure.code)
@@ -82,7 +82,7 @@ def remedy_for(failure: Failure, *, may_repeat: bool = True) -> Remedy:
         return Remedy.GIVE_UP
     if failure.may_have_been_processed and not may_repeat:
         return Remedy.GIVE_UP
-    # Whoever does not answer may be gone, and its partitions with it.
+    # A broker that does not respond may be down, and its partitions have moved.
     return Remedy.BACK_OFF | Remedy.REFRESH | Remedy.FIND_COORDINATOR
 
 
@@ -97,7 +97,7 @@ def _remedy_for_code(code: ErrorCode) -> Remedy:
 
 
 def as_client_error(failure: Failure, about: str) -> ClientError:
-    """What the caller of the client is told about a failure that ends the call."""
+    """The error that the client raises for a failure that ends the call."""
     if isinstance(failure, ErrorCode):
         return error_for(failure, about=about)
     if isinstance(failure, ClientError):
@@ -110,11 +110,11 @@ def as_client_error(failure: Failure, about: str) -> ClientError:
 
 
 class Deadline(NamedTuple):
-    """Until when a call must end, by the loop's clock."""
+    """When a call must end, by the loop's clock."""
 
     at_s: float
     what: str
-    """What the call is for; begins the error's text."""
+    """What the call does; the start of the error's text."""
     within_s: float
 
     @classmethod
@@ -125,7 +125,7 @@ class Deadline(NamedTuple):
         return max(0.0, self.at_s - now_s)
 
     def error(self, last: Failure | None) -> ClientError:
-        """What the caller is told when it has passed."""
+        """The error to raise when it has passed."""
         if isinstance(last, BrokersUnreachable):
             return BrokersUnreachable(last.reasons, within_s=self.within_s)
         if isinstance(last, DeadlinePassed):
@@ -150,13 +150,13 @@ class Attempts:
         self._backoff = backoff
         self._randomness = randomness
         self._unknown_until_s = unknown_until_s
-        """Until when a topic that metadata does not know may still turn up."""
+        """Until when an unknown topic is retried."""
         self.failures = 0
         self.last: Failure | None = None
-        """What the last one met."""
+        """The failure of the last one."""
 
     def remedy(self, failure: Failure, *, now_s: float, may_repeat: bool = True) -> Remedy:
-        """`remedy_for`, unless a topic has been unknown for long enough to be believed."""
+        """`remedy_for`, but an unknown topic is final after `unknown_until_s`."""
         if isinstance(failure, TopicUnknown) and now_s >= self._unknown_until_s:
             return Remedy.GIVE_UP
         return remedy_for(failure, may_repeat=may_repeat)

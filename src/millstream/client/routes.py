@@ -1,4 +1,4 @@
-"""From a part in the cluster to an open connection. Single attempts; who asks tries again."""
+"""From a target to an open connection. Single attempts; the caller retries."""
 
 import asyncio
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ _FIRST_WITH_KEYS = 4
 
 
 class Routes:
-    """The connections of one client, and who is behind them."""
+    """The connections of one client, by target."""
 
     def __init__(
         self,
@@ -48,20 +48,20 @@ class Routes:
         self._search = Search()
         self._refresher = Refresher(metadata, self._any)
         self._brokers_are_stale = False
-        """Somebody who was asked by id, or as the controller, did not do."""
+        """A broker that was addressed by id, or as the controller, did not serve."""
         self._coordinators: dict[CoordinatorOf, Broker] = {}
         self._is_closed = False
 
     @property
     def unreached(self) -> dict[str, str]:
-        """Addresses without success, and why, while no broker can be found at all."""
+        """Addresses that failed, and why, while no broker can be reached."""
         return self._search.reasons
 
     def check_open(self) -> None:
         if self._is_closed:
             raise ClientClosed
 
-    # -- whom to ask
+    # -- targets
 
     async def connection(self, to: Target, *, purpose: str = "") -> Connection:
         """Raises an RpcError or a ClientError."""
@@ -92,7 +92,7 @@ class Routes:
         return connection
 
     async def _any(self) -> Connection:
-        """An open one if there is, else the first that can be made."""
+        """An open connection if there is one, else the first that can be made."""
         known = [Address(one.host, one.port) for one in self._metadata.brokers]
         mixed = shuffled(known, self._randomness) + shuffled(self._bootstrap, self._randomness)
         addresses = list(dict.fromkeys(mixed))
@@ -138,7 +138,7 @@ class Routes:
         return broker
 
     async def leader(self, partition: TopicPartition) -> Leader:
-        """From the cache where it may be relied on."""
+        """From the cache if it is fresh."""
         name, now_s = partition.topic, asyncio.get_running_loop().time()
         self._metadata.use(name, now_s)
         found = self._metadata.leader_of(partition)
@@ -155,7 +155,7 @@ class Routes:
         raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, about=str(partition))
 
     def repair(self, remedy: Remedy, to: Target) -> None:
-        """Forget what a failure has shown to be wrong; it is asked for when it is next needed."""
+        """Drop what a failure has shown to be wrong; it is looked up when it is next needed."""
         if Remedy.BOOTSTRAP in remedy:
             self._metadata.forget_brokers()
         if Remedy.REFRESH in remedy:
@@ -169,7 +169,7 @@ class Routes:
     # -- metadata
 
     async def refresh(self, names: Iterable[str] = (), *, creates: bool = False) -> None:
-        """Ask once for brokers, for topics that are due, and for these."""
+        """One metadata request for brokers, for topics that are due, and for these."""
         self.check_open()
         await self._refresher.refresh(names, creates=creates)
         self._brokers_are_stale = False

@@ -1,7 +1,7 @@
-"""How a client talks to a cluster: Kafka's names in, typed values out, good as a cache's key.
+"""Settings of a client: Kafka's names in, typed values out; hashable, as the key of a cache.
 
-What is not a setting of ours is kept and told once, not refused: one set of `kafka.*` options goes
-to clients that know different parts of it.
+An unknown setting is kept and warned of once, not refused: one set of `kafka.*` options is passed
+to clients that support different parts of it.
 """
 
 import re
@@ -29,12 +29,12 @@ _ADDRESS: Final = re.compile(r"(?:[0-9A-Za-z._%-]+://)?(?:\[([^\[\]]+)\]|([^\[\]
 _NEVER_S: Final = 10 * 365 * 24 * 3600.0
 
 _log = get_logger(__name__)
-_told: set[str] = set()
-"""Unknown keys that were warned of, by this process."""
+_warned_keys: set[str] = set()
+"""Unknown keys that this process has warned of."""
 
 
 class HostPort(NamedTuple):
-    """Where a broker may be."""
+    """The address of a broker."""
 
     host: str
     port: int
@@ -84,25 +84,25 @@ class ClientSettings:
     max_request_size: int
     delivery_timeout_ms: int
     others: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Keys that are not ours, sorted; never shown, as passwords are among them."""
+    """Unknown keys, sorted; never shown, as passwords may be among them."""
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, object]) -> Self:
-        """Raises ConfigInvalid for what cannot be; numbers and truth values may be such."""
+        """Raises ConfigInvalid for invalid values; numbers and booleans need not be strings."""
         texts = {name: _text(value) for name, value in configs.items()}
         values: dict[str, Any] = {}
         for name, key in CLIENT_KEYS.items():
             text = texts.get(name, key.default)
             if text is None:
-                raise ConfigInvalid(f"{name} is missing: say where the brokers are, as host:port")
+                raise ConfigInvalid(f"{name} is missing: set it to host:port of a broker")
             values[name] = _parsed(name, text)
         others = {name: text for name, text in texts.items() if name not in CLIENT_KEYS}
-        _tell_of(others)
+        _warn_of_unknown(others)
         values[BOOTSTRAP] = _addresses(values[BOOTSTRAP])
         values["acks"] = ACKS[values["acks"]]
         _check_security(values["security.protocol"])
-        _settle_idempotence(values, texts)
-        _settle_delivery(values, texts)
+        _resolve_idempotence(values, texts)
+        _resolve_delivery_timeout(values, texts)
         fields = {field_name(name): value for name, value in values.items()}
         return cls(**fields, others=tuple(sorted(others.items())))
 
@@ -112,7 +112,7 @@ class ClientSettings:
 
     @property
     def api_timeout_s(self) -> float:
-        """Of a call that names no time."""
+        """Of a call without a timeout of its own."""
         return self.default_api_timeout_ms / 1000
 
     @property
@@ -136,13 +136,13 @@ class ClientSettings:
             connect_timeout_s=self.socket_connection_setup_timeout_ms / 1000,
             request_timeout_s=self.request_timeout_s,
             idle_s=idle_ms / 1000 if idle_ms >= 0 else _NEVER_S,
-            # One batch may come whole although it is larger than what was asked for.
+            # The first batch is returned whole although it is larger than the requested maximum.
             response_bytes_max=max(RpcSettings().response_bytes_max, 2 * self.fetch_max_bytes),
         )
 
 
 def _backoff(initial_ms: int, max_ms: int) -> Backoff:
-    # Kafka takes the longest for the first as well when it is the smaller of the two.
+    # As Kafka: a maximum below the initial backoff limits that too.
     return Backoff(initial_s=min(initial_ms, max_ms) / 1000, max_s=max_ms / 1000)
 
 
@@ -157,15 +157,15 @@ def _parsed(name: str, text: str) -> Value:
         raise ConfigInvalid(str(error)) from None
 
 
-def _tell_of(others: Mapping[str, str]) -> None:
-    for name in others.keys() - _told:
-        _told.add(name)
+def _warn_of_unknown(others: Mapping[str, str]) -> None:
+    for name in others.keys() - _warned_keys:
+        _warned_keys.add(name)
         near = hint(name, CLIENT_KEYS)
-        _log.warning(f"the client has no setting {name!r}; it is ignored{near}", key=name)
+        _log.warning(f"unknown client setting {name!r} is ignored{near}", key=name)
 
 
 def parse_addresses(text: str) -> tuple[HostPort, ...]:
-    """`host:port` with commas between; raises ConfigInvalid."""
+    """Comma-separated `host:port`; raises ConfigInvalid."""
     return _addresses(split_list(text))
 
 
@@ -175,24 +175,24 @@ def _addresses(texts: list[str]) -> tuple[HostPort, ...]:
         match = _ADDRESS.fullmatch(text)
         if match is None or not 0 < int(match[3]) < 65536:
             raise ConfigInvalid(
-                f"{BOOTSTRAP} has {text!r}: an address is host:port, for IPv6 [address]:port"
+                f"{BOOTSTRAP} has {text!r}: an address must be host:port, for IPv6 [address]:port"
             )
         found.append(HostPort(match[1] or match[2], int(match[3])))
     if not found:
-        raise ConfigInvalid(f"{BOOTSTRAP} is empty: say where the brokers are, as host:port")
+        raise ConfigInvalid(f"{BOOTSTRAP} is empty: set it to host:port of a broker")
     return tuple(dict.fromkeys(found))
 
 
 def _check_security(protocol: str) -> None:
     if protocol.upper() != "PLAINTEXT":
         raise ConfigInvalid(
-            f"security.protocol={protocol} is not there yet: this client can only talk PLAINTEXT;"
-            " use a listener of that kind"
+            f"security.protocol={protocol} is not supported yet, only PLAINTEXT; use a PLAINTEXT"
+            " listener of the brokers"
         )
 
 
-def _settle_idempotence(values: dict[str, Any], texts: Mapping[str, str]) -> None:
-    """As Kafka: what was asked for must be possible, what is only the default gives way."""
+def _resolve_idempotence(values: dict[str, Any], texts: Mapping[str, str]) -> None:
+    """As Kafka: an explicit setting must be consistent, a default is switched off instead."""
     why = ""
     if values["acks"] != -1:
         why = "acks=all"
@@ -200,16 +200,15 @@ def _settle_idempotence(values: dict[str, Any], texts: Mapping[str, str]) -> Non
         why = f"{IN_FLIGHT} of at most {IDEMPOTENT_IN_FLIGHT_MAX}"
     if values[IDEMPOTENCE] and why:
         if IDEMPOTENCE in texts:
-            raise ConfigInvalid(f"{IDEMPOTENCE}=true needs {why}")
+            raise ConfigInvalid(f"{IDEMPOTENCE}=true requires {why}")
         values[IDEMPOTENCE] = False
 
 
-def _settle_delivery(values: dict[str, Any], texts: Mapping[str, str]) -> None:
+def _resolve_delivery_timeout(values: dict[str, Any], texts: Mapping[str, str]) -> None:
     needed_ms = min(values["linger.ms"] + values["request.timeout.ms"], 2**31 - 1)
     if values["delivery.timeout.ms"] < needed_ms:
         if "delivery.timeout.ms" in texts:
             raise ConfigInvalid(
-                "delivery.timeout.ms must be at least linger.ms and request.timeout.ms together,"
-                f" which is {needed_ms}"
+                f"delivery.timeout.ms must be at least linger.ms + request.timeout.ms ({needed_ms})"
             )
         values["delivery.timeout.ms"] = needed_ms

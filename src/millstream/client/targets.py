@@ -1,4 +1,4 @@
-"""To whom a request goes: said by its part in the cluster, found when it is sent."""
+"""Targets of requests by role; the broker is found when a request is sent."""
 
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -7,14 +7,14 @@ from millstream.model.ids import BrokerId, TopicPartition
 
 
 class AnyBroker(NamedTuple):
-    """Whoever can be reached."""
+    """Any reachable broker."""
 
     def __str__(self) -> str:
         return "any broker"
 
 
 class Controller(NamedTuple):
-    """Who takes changes of topics and settings."""
+    """The controller, for changes of topics and settings."""
 
     def __str__(self) -> str:
         return "the controller"
@@ -30,7 +30,7 @@ class Node(NamedTuple):
 
 
 class LeaderOf(NamedTuple):
-    """Who leads a partition."""
+    """The leader of a partition."""
 
     partition: TopicPartition
 
@@ -39,14 +39,14 @@ class LeaderOf(NamedTuple):
 
 
 class CoordinatorKind(IntEnum):
-    """What a coordinator looks after, as FindCoordinator numbers it."""
+    """Key types of FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
 class CoordinatorOf(NamedTuple):
-    """Who looks after a group or a transactional id."""
+    """The coordinator of a group or a transactional id."""
 
     key: str
     kind: CoordinatorKind = CoordinatorKind.GROUP

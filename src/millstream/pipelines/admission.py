@@ -1,7 +1,7 @@
-"""How much a micro-batch takes: limits in offsets and bytes, a minimum, and how long to wait.
+"""How much a micro-batch reads: limits in offsets and bytes, a minimum, and how long to wait.
 
-Spark's Python API knows one limit at a time, so all of them live here, as pure functions of offsets
-and of the time that the shell read from its clock. Rounding is the connector's.
+Spark's Python API supports one limit at a time, so all of them are applied here, as pure functions
+of offsets and of the time that the shell read from its clock. Rounding is the connector's.
 """
 
 import math
@@ -21,7 +21,7 @@ MAX_TRIGGER_DELAY_MS_DEFAULT: Final = 15 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionLimits:
-    """What the options ask for. None: no limit."""
+    """The limits of the options. None: no limit."""
 
     max_offsets: int | None = None
     min_offsets: int | None = None
@@ -66,7 +66,7 @@ class Admission:
     ends: Positions | None
     """None: wait, there is too little. The source then answers with the start it was given."""
     last_trigger: TimestampMs | None
-    """To be remembered for the next trigger."""
+    """To be passed to the next trigger."""
 
 
 def admit(
@@ -79,8 +79,8 @@ def admit(
 ) -> Admission:
     """Decide one trigger.
 
-    Under AvailableNow the minimum does not count: the end is fixed, so what is missing never
-    comes, and waiting for it would end the query with records unread.
+    Under AvailableNow the minimum is ignored: the end is fixed, so no more records arrive, and
+    waiting for them would end the query with records unread.
     """
     if not is_available_now and is_delayed(limits, available=backlog.size, times=times):
         return Admission(ends=None, last_trigger=times.last)
@@ -106,8 +106,7 @@ def rate_limited(offsets_max: int, backlog: Backlog) -> dict[TopicPartition, Off
     most one for each partition whose share is below one. Partitions without backlog keep their end.
     """
     sizes = backlog.sizes
-    # In this order and in floating point: other roundings would give other batches than the
-    # connector's.
+    # In this order and in floating point, as the connector: other rounding gives other batches.
     total = float(sum(sizes.values()))
     ends = dict(backlog.latest)
     for partition, size in sizes.items():

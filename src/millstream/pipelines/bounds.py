@@ -1,4 +1,4 @@
-"""Where a query starts and ends, as its options say it: before any broker was asked."""
+"""Where a query starts and ends, as its options say: before any request to a broker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Edge(Enum):
 
 
 class NoMatch(Enum):
-    """`startingOffsetsByTimestampStrategy`: what to do when no record is as late as asked."""
+    """`startingOffsetsByTimestampStrategy`: what to do when no record is that late."""
 
     ERROR = "error"
     LATEST = "latest"

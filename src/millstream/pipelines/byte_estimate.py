@@ -1,13 +1,14 @@
-"""How many bytes an offset has, per partition: what a limit in bytes is turned into offsets with.
+"""Estimated bytes per offset of each partition, to convert a limit in bytes into offsets.
 
-No request tells the size of an offset range, so this is an estimate, and `maxBytesPerTrigger` aims
-rather than promises. Bytes are those that travel: record batches as stored, compressed. Two sources
-feed it: sizes of whole logs (DescribeLogDirs), which are there from the first batch, and spans that
-were really fetched, which know the place in the log and win. Spark gives tasks no way to tell the
-driver what they read, so fetched spans come from samples that the driver takes where it reads next.
+No request returns the size of an offset range, so this is an estimate, and `maxBytesPerTrigger` is
+a target and no guarantee. Bytes are those on the wire: record batches as stored, compressed. There
+are two sources: sizes of whole logs (DescribeLogDirs), available from the first batch on, and spans
+that were fetched, which are specific to a range of the log and take precedence. Spark gives tasks
+no way to report to the driver what they read, so fetched spans come from samples that the driver
+takes where it reads next.
 
-Everything is whole numbers: equal observations give equal decisions on every machine. A replay does
-not depend on it, since the end of a batch is in the checkpoint before anything is read.
+All values are integers: equal observations give equal decisions on every machine. A replay does
+not depend on them, since the end of a batch is in the checkpoint before anything is read.
 """
 
 from collections.abc import Mapping
@@ -30,17 +31,17 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteEstimate:
-    """What was observed so far. `observed` and `with_log_sizes` give the next state."""
+    """What was observed so far. `observed` and `with_log_sizes` return the next state."""
 
     fetched: Mapping[TopicPartition, Span] = field(default_factory=dict)
     logs: Mapping[TopicPartition, Span] = field(default_factory=dict)
 
     def with_log_sizes(self, logs: Mapping[TopicPartition, Span]) -> "ByteEstimate":
-        """Whole logs: (latest - earliest, size on the leader). Replaces what was known of logs."""
+        """Whole logs: (latest - earliest, size on the leader). Replaces earlier log sizes."""
         return replace(self, logs={tp: span for tp, span in logs.items() if _is_usable(span)})
 
     def observed(self, fetched: Mapping[TopicPartition, Span]) -> "ByteEstimate":
-        """Spans that were fetched. What was seen before counts half, so that it is forgotten."""
+        """Add spans that were fetched. Earlier ones are weighted by half, so that they fade."""
         merged = dict(self.fetched)
         for partition, span in fetched.items():
             if _is_usable(span):
@@ -52,12 +53,12 @@ class ByteEstimate:
         return replace(self, fetched=merged)
 
     def bytes_per_offset(self, partition: TopicPartition) -> Fraction:
-        """Of the partition; failing that of all partitions together; failing that a guess."""
+        """Of the partition; else of all partitions together; else BYTES_PER_OFFSET_ASSUMED."""
         known = self.known_bytes_per_offset(partition)
         return self._mean() if known is None else known
 
     def known_bytes_per_offset(self, partition: TopicPartition) -> Fraction | None:
-        """Only what was observed of this very partition."""
+        """Only what was observed of this partition."""
         span = self.fetched.get(partition) or self.logs.get(partition)
         return None if span is None else Fraction(span.size_bytes, span.offset_count)
 

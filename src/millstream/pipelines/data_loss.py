@@ -1,9 +1,9 @@
 """Records that a query should have read and cannot: what happened, and what to do about it.
 
-`failOnDataLoss` decides: true stops the query with `DataLost`, false goes on with a warning from
-where there is something to read. Findings carry the connector's condition names, so that runbooks
-written for it still match; TOPIC_RECREATED is ours, for the connector does not notice a topic
-that was deleted and created again once the new one has grown past the old position.
+`failOnDataLoss` decides: true stops the query with `DataLost`, false continues with a warning at
+the next readable offset. Findings carry the connector's condition names, so that runbooks written
+for it still match; TOPIC_RECREATED is ours, because the connector does not notice a topic that was
+deleted and created again once the new one has grown past the old position.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,18 +42,17 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """What the brokers said in one go. `latest` is what the isolation level lets be read."""
+    """One snapshot of the cluster. `latest` is the end that the isolation level allows to read."""
 
     earliest: Positions
     latest: Positions
     topic_ids: Mapping[str, TopicId] = field(default_factory=dict)
-    """Topics without an entry have no id (old brokers); they cannot be told from their
-    successors."""
+    """Topics without an entry have no id (old brokers); their recreation cannot be detected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Where to read from, after comparing a position with what there is."""
+    """Where to read from, after comparing the query's position with the cluster."""
 
     begins: Positions
     """For every partition to read."""
@@ -61,7 +60,7 @@ class Survey:
 
 
 def survey(start: SourceOffset, view: ClusterView) -> Survey:
-    """Compare where the query stands with what the cluster has."""
+    """Compare the query's position with what the cluster has."""
     recreated = _recreated_topics(start, view)
     losses = [
         *_losses_of_recreation(recreated, start),
@@ -79,25 +78,25 @@ def survey(start: SourceOffset, view: ClusterView) -> Survey:
 
 
 def judge(losses: Iterable[Loss], *, fail_on_data_loss: bool) -> tuple[str, ...]:
-    """Raise DataLost, or give the warnings to log."""
-    told = [str(loss) for loss in losses]
-    if told and fail_on_data_loss:
+    """Raise DataLost, or return the warnings to log."""
+    texts = [str(loss) for loss in losses]
+    if texts and fail_on_data_loss:
         raise DataLost(
-            "some records are no longer there: "
-            + " ".join(told)
-            + " To go on without them set the option failOnDataLoss to false."
+            "some records are no longer available: "
+            + " ".join(texts)
+            + " To continue without them set the option failOnDataLoss to false."
         )
     return tuple(
-        f"{one} The query goes on, because failOnDataLoss is false; records may be missing."
-        for one in told
+        f"{one} The query continues, because failOnDataLoss is false; records may be missing."
+        for one in texts
     )
 
 
 def behind(start: SourceOffset, latest: Positions) -> list[TopicPartition]:
     """Partitions whose latest offset is below the query's position.
 
-    A broker that was just elected may say so for a moment, so the shell asks again (as often as
-    `fetchOffset.numRetries` says) before it believes that records are gone.
+    A newly elected leader may report this for a moment, so the shell retries (as often as
+    `fetchOffset.numRetries` says) before it concludes that records are lost.
     """
     return sorted(tp for tp, end in latest.items() if end < start.positions.get(tp, 0))
 
@@ -106,20 +105,20 @@ def check_available_now(*, frozen: Positions, end: Positions, latest: Positions)
     """Under AvailableNow the end is fixed at the first trigger; it must stay readable."""
     if frozen.keys() != end.keys():
         raise RangeInvalid(
-            "a batch of an AvailableNow query has other partitions than were there when it "
+            "a batch of an AvailableNow query has other partitions than the query had when it "
             "started; start the query again"
         )
     for partition, offset in sorted(end.items()):
         if offset > frozen[partition]:
             raise RangeInvalid(
-                f"{partition}: a batch of an AvailableNow query ends at {offset}, behind the end "
+                f"{partition}: a batch of an AvailableNow query ends at {offset}, after the end "
                 f"{frozen[partition]} that was fixed when it started; start the query again"
             )
         if partition not in latest or latest[partition] < offset:
             there = latest.get(partition, "none")
             raise RangeInvalid(
                 f"{partition}: the latest offset ({there}) fell below the end {offset} of a "
-                "batch of an AvailableNow query: the topic was deleted, created again or cut; "
+                "batch of an AvailableNow query: the topic was deleted, recreated or truncated; "
                 "start the query again"
             )
 
@@ -127,10 +126,10 @@ def check_available_now(*, frozen: Positions, end: Positions, latest: Positions)
 def resume_position(
     wanted: OffsetRange, position: Offset, *, earliest: Offset, latest: Offset
 ) -> tuple[Offset, Loss | None]:
-    """Where a task goes on after OFFSET_OUT_OF_RANGE at `position`, or after a gap.
+    """Where a task continues after OFFSET_OUT_OF_RANGE at `position`, or after a gap.
 
-    The answer is in [position, wanted.end]; `wanted.end` means that nothing is left. When it equals
-    `position` the offset is there after all (a broker had stale limits): try again.
+    The result is in [position, wanted.end]; `wanted.end` means that nothing is left. When it equals
+    `position` the offset exists after all (a broker had stale limits): retry.
     """
     if earliest <= position < latest:
         return position, None
@@ -145,11 +144,11 @@ def resume_position(
 
 
 def is_gap_lost(*, position: Offset, next_offset: Offset, log_start: Offset) -> bool:
-    """Whether records in [position, next_offset) aged out, rather than never being visible.
+    """Whether records in [position, next_offset) expired, rather than never being visible.
 
-    Compaction, aborted transactions and markers leave holes that are no loss; but when the log
-    starts behind `position`, retention has been there. Every fetch answer says where the log
-    starts.
+    Compaction, aborted transactions and markers leave gaps that are no loss; but when the log
+    starts after `position`, retention has removed records. Every fetch response has the log start
+    offset.
     """
     return next_offset > position and log_start > position
 
@@ -169,8 +168,8 @@ def _losses_of_recreation(
         }
         text = (
             f"Topic {topic} was deleted and created again (id {text_from_topic_id(before)}, now "
-            f"{text_from_topic_id(now)}): what was not read of the old one, after offsets "
-            f"{stood}, is gone; the new one is read from its earliest offsets."
+            f"{text_from_topic_id(now)}): unread records of the old one, after offsets "
+            f"{stood}, are lost; the new one is read from its earliest offsets."
         )
         losses.append(Loss(LossKind.TOPIC_RECREATED, text))
     return losses
@@ -184,26 +183,26 @@ def _losses_of_deletion(
     if not gone:
         return []
     names = ", ".join(map(str, gone))
-    text = f"Partitions {names} have been deleted, or the options do not name them any more."
+    text = f"Partitions {names} have been deleted, or are no longer selected by the options."
     return [Loss(LossKind.PARTITIONS_DELETED, text)]
 
 
 def _begin_of(
     partition: TopicPartition, position: Offset | None, view: ClusterView, *, is_added: bool
 ) -> tuple[Offset | None, Loss | None]:
-    """Where to begin, and what is lost by it. `position` is None where the query never was."""
+    """Where to begin, and what is lost by it. `position` is None for a new partition."""
     earliest, latest = view.earliest.get(partition), view.latest[partition]
     if position is None:
         return _begin_of_new(partition, earliest, is_added=is_added)
     if latest < position:
         text = (
-            f"The latest offset of {partition} is {latest}, below {position}, where the query "
-            "stands: startingOffsets was set too high, or the topic was created again, or the "
-            "partition was cut by an unclean election."
+            f"The latest offset of {partition} is {latest}, below the query's position "
+            f"{position}: startingOffsets was set too high, or the topic was recreated, or the "
+            "partition was truncated by an unclean leader election."
         )
         return latest, Loss(LossKind.PARTITION_OFFSET_CHANGED, text)
     if earliest is not None and position < earliest:
-        text = f"{partition} should go on at offset {position}, but begins at {earliest} now."
+        text = f"{partition} should continue at offset {position}, but now begins at {earliest}."
         return Offset(min(earliest, latest)), Loss(LossKind.START_OFFSET_RESET, text)
     return position, None
 
@@ -212,7 +211,7 @@ def _begin_of_new(
     partition: TopicPartition, earliest: Offset | None, *, is_added: bool
 ) -> tuple[Offset | None, Loss | None]:
     if earliest is None:
-        text = f"{partition} was added, and is gone again before its earliest offset was found."
+        text = f"{partition} was added, and deleted before its earliest offset was found."
         return None, Loss(LossKind.INITIAL_OFFSET_NOT_FOUND, text)
     if is_added and earliest != 0:
         text = f"{partition} was added and begins at offset {earliest} instead of 0."

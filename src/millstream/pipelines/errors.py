@@ -1,6 +1,6 @@
-"""What the source and the sink refuse, each with what the reader of the message needs to go on.
+"""Errors of the source and the sink; each message says how to continue.
 
-Spark carries errors between processes, so every one can be pickled: its arguments are its fields.
+Spark passes errors between processes, so all can be pickled: their arguments are their fields.
 """
 
 from typing import Final
@@ -8,18 +8,18 @@ from typing import Final
 from millstream.model.errors import OperatingError
 
 SHOWN_VALUE_LENGTH_MAX: Final = 300
-"""Offsets of thousands of partitions would hide the message they stand in."""
+"""Offsets of thousands of partitions would hide the rest of the message."""
 
 
 def shown(value: str) -> str:
-    """`value` as it stands in a message."""
+    """`value` as it is shown in a message."""
     if len(value) <= SHOWN_VALUE_LENGTH_MAX:
         return value
     return f"{value[:SHOWN_VALUE_LENGTH_MAX]}... ({len(value)} characters)"
 
 
 class PipelineError(OperatingError):
-    """Base of everything that stops a query for a reason its author can do something about."""
+    """Base of errors that stop a query and that its author can fix."""
 
 
 class OptionsInvalid(PipelineError):
@@ -51,15 +51,15 @@ class SchemaInvalid(PipelineError):
 
 
 class RangeInvalid(PipelineError):
-    """Where a query starts does not fit where it ends, or the partitions there are."""
+    """The start of a query does not fit its end, or the existing partitions."""
 
 
 class DataLost(PipelineError):
-    """Records that the query should have read are gone, and `failOnDataLoss` is true."""
+    """Records that the query should have read are lost, and `failOnDataLoss` is true."""
 
 
 class ReadStalled(PipelineError):
-    """Records that are there did not come."""
+    """Existing records were not returned in time."""
 
     def __init__(self, partition: str, offset: int, within_ms: int) -> None:
         super().__init__(partition, offset, within_ms)
@@ -67,7 +67,7 @@ class ReadStalled(PipelineError):
 
     def __str__(self) -> str:
         return (
-            f"nothing of {self.partition} came from offset {self.offset} on within "
-            f"{self.within_ms} ms, although there are records; see whether the brokers are well, "
+            f"no records of {self.partition} from offset {self.offset} were received within "
+            f"{self.within_ms} ms, although there are some; check that the brokers are healthy, "
             "or allow more time with the option kafkaConsumer.pollTimeoutMs"
         )

@@ -1,9 +1,9 @@
 r"""`subscribePattern` is a Java regular expression; this turns it into one of Python's.
 
-Most patterns mean the same in both languages. What is only written differently is rewritten; what
-Python would silently read as something else (nested and intersected character classes) is
-refused, for a pattern that quietly selects other topics is worse than an error. Topic names are
-ASCII, so classes like `\p{Alnum}` need no Unicode tables.
+Most patterns mean the same in both languages. Syntax that differs is rewritten; syntax that Python
+would silently interpret differently (nested and intersected character classes) is refused, because
+a pattern that selects the wrong topics is worse than an error. Topic names are ASCII, so classes
+like `\p{Alnum}` need no Unicode tables.
 """
 
 import re
@@ -32,7 +32,7 @@ _CLASSES: Final = {
     "Nd": "0-9",
 }
 
-# Longest first: an escape is taken whole before its characters are looked at.
+# Longest first: an escape is matched as a whole before its characters.
 _TOKEN = re.compile(
     r"""
       \\Q(?P<quoted>.*?)(?:\\E|\Z)
@@ -47,15 +47,15 @@ _TOKEN = re.compile(
 
 
 class PatternUnsupported(ValueError):
-    """A Java pattern that has no equal in Python, or is no pattern at all."""
+    """A Java pattern without an equivalent in Python, or an invalid one."""
 
 
 def compile_java_pattern(pattern: str) -> re.Pattern[str]:
-    """Python's pattern that finds the same topic names."""
+    """The Python pattern that matches the same topic names."""
     try:
         return re.compile("".join(_translated(pattern)), re.ASCII)
     except re.error as error:
-        raise PatternUnsupported(f"no pattern that is understood here ({error})") from None
+        raise PatternUnsupported(f"not a supported regular expression ({error})") from None
 
 
 def _translated(pattern: str) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """One micro-batch from start to end: the decisions of the streaming source, put together.
 
 `next_end` is `latestOffset`: it sees the cluster and decides where the next batch ends.
-`batch_plan` is `partitions(start, end)`: it sees nothing but the two offsets, so that a batch
-replayed after a crash is cut as it was the first time. Everything that was looked up for the
-first is therefore written into the end (see `source_offset`).
+`batch_plan` is `partitions(start, end)`: it sees only the two offsets, so that a batch replayed
+after a crash is split as it was the first time. Everything that `next_end` looked up is therefore
+stored in the end offset (see `source_offset`).
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +25,7 @@ from millstream.pipelines.source_offset import SourceOffset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRules:
-    """What the options and the trigger ask for."""
+    """The rules of the options and the trigger."""
 
     limits: AdmissionLimits
     fail_on_data_loss: bool = True
@@ -75,9 +75,9 @@ def next_end(
 
 
 def unresolved_partitions(start: SourceOffset, end: SourceOffset) -> list[TopicPartition]:
-    """Partitions of a batch whose begin nobody wrote down.
+    """Partitions of a batch whose begin is not recorded.
 
-    Only where the connector ended the batch and found new partitions in it: their earliest
+    Only where Spark's connector ended the batch and found new partitions in it: their earliest
     offsets must be looked up, as it would do itself.
     """
     return sorted(tp for tp in end.positions if tp not in end.begins and tp not in start.positions)
@@ -123,7 +123,7 @@ def _end(
 def _unmoved(start: SourceOffset) -> SourceOffset:
     """The end of a batch that reads nothing."""
     if not start.is_initial:
-        # Spark compares the texts: extras that come or go would make it run an empty batch.
+        # Spark compares the texts: added or removed extras would make it run an empty batch.
         return start
     # The first batch is run even when it is empty, and its replay may resolve an earlier start.
     return replace(start, begins=dict(start.positions), is_initial=False)

@@ -1,10 +1,10 @@
 """The JSON of Spark's Kafka connector for offsets, timestamps and partitions.
 
 Offsets: `{"topicA":{"0":23,"1":-1}}`, in options and in checkpoints. Partitions:
-`{"topicA":[0,1]}`. What is written here the connector reads, and the other way round. Reading is
-stricter where the connector guesses: it takes the last of two equal keys, cuts 23.5 to 23, reads
-null as 0, lets numbers above 64 bits wrap, and ignores text behind the document. Each of those is
-a typing mistake that would start a query at a wrong place, so here each is an error.
+`{"topicA":[0,1]}`. The connector reads what is written here, and the other way round. Parsing is
+stricter where the connector guesses: it takes the last of two equal keys, truncates 23.5 to 23,
+reads null as 0, lets numbers above 64 bits wrap, and ignores text after the document. Each of those
+is a typing mistake that would start a query at the wrong offset, so each is an error here.
 """
 
 import json
@@ -17,7 +17,7 @@ from millstream.model.limits import OFFSET_MAX
 from millstream.pipelines.errors import OffsetsInvalid
 
 Document = dict[str, dict[str, int]]
-"""Offsets as Spark's Python API hands them around."""
+"""Offsets as Spark's Python API passes them."""
 
 PARTITION_MAX: Final = 2**31 - 1
 """Partition numbers are signed 32-bit on the wire."""
@@ -36,7 +36,7 @@ _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class _Refused(Exception):
-    """What is wrong with a piece; the whole text is added where it is known."""
+    """What is wrong with a part; the caller adds the whole text."""
 
 
 def offsets_from_text(text: str) -> dict[TopicPartition, Offset]:
@@ -45,7 +45,7 @@ def offsets_from_text(text: str) -> dict[TopicPartition, Offset]:
 
 
 def timestamps_from_text(text: str) -> dict[TopicPartition, TimestampMs]:
-    """Timestamps of an option. Negative ones would be taken for latest and earliest on the wire."""
+    """Timestamps of an option. On the wire, negative ones would mean latest and earliest."""
     found = _read(text, TIMESTAMPS_EXAMPLE, lambda found: _offsets(found, lowest=0))
     return {partition: TimestampMs(value) for partition, value in found.items()}
 
@@ -105,18 +105,18 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for key, value in pairs:
         if key in found:
-            raise _Refused(f'"{key}" is there twice')
+            raise _Refused(f'"{key}" occurs twice')
         found[key] = value
     return found
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise _Refused(f"{name} is no number here")
+    raise _Refused(f"{name} is not a valid number")
 
 
 def _mapping(found: object, what: str) -> Mapping[str, object]:
     if not isinstance(found, Mapping):
-        raise _Refused(f"{what} is no JSON object")
+        raise _Refused(f"{what} is not a JSON object")
     return found
 
 
@@ -125,7 +125,7 @@ def _offsets(found: object, *, lowest: int) -> dict[TopicPartition, Offset]:
     for topic, by_partition in _mapping(found, "the whole").items():
         for key, value in _mapping(by_partition, f'"{topic}"').items():
             if not _PARTITION.fullmatch(key) or int(key) > PARTITION_MAX:
-                raise _Refused(f'"{key}" of "{topic}" is no partition number')
+                raise _Refused(f'"{key}" of "{topic}" is not a partition number')
             whole = _whole(value, f'partition {key} of "{topic}"')
             if not lowest <= whole <= OFFSET_MAX:
                 raise _Refused(f'{whole} of partition {key} of "{topic}" is out of bounds')
@@ -137,18 +137,18 @@ def _partitions(found: object) -> frozenset[TopicPartition]:
     partitions = set()
     for topic, numbers in _mapping(found, "the whole").items():
         if not isinstance(numbers, list):
-            raise _Refused(f'"{topic}" is no list')
+            raise _Refused(f'"{topic}" is not a list')
         for number in numbers:
             partition = TopicPartition(topic, _whole(number, f'a partition of "{topic}"'))
             if not 0 <= partition.partition <= PARTITION_MAX:
-                raise _Refused(f'{number} of "{topic}" is no partition number')
+                raise _Refused(f'{number} of "{topic}" is not a partition number')
             if partition in partitions:
-                raise _Refused(f'{number} of "{topic}" is there twice')
+                raise _Refused(f'{number} of "{topic}" occurs twice')
             partitions.add(partition)
     return frozenset(partitions)
 
 
 def _whole(value: object, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _Refused(f"{what} is no whole number")
+        raise _Refused(f"{what} is not an integer")
     return value

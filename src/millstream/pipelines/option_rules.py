@@ -1,6 +1,6 @@
-"""The rules of single options: what each may say, and what it is when it says nothing.
+"""The rules of single options: valid values and defaults.
 
-`options.py` puts them together for the three kinds of use.
+`options.py` combines them for the three kinds of use.
 """
 
 import difflib
@@ -71,9 +71,9 @@ _SPARKS_OWN: Final = ("path", "paths", "checkpointlocation", "queryname", "outpu
 """Spark passes them to every source and sink."""
 
 REFUSED_FOR_READING: Final = {
-    "auto.offset.reset": "is decided by startingOffsets, and by the checkpoint after that",
-    "enable.auto.commit": "cannot be used: the checkpoint says what was read",
-    "interceptor.classes": "cannot be used: the records are read as they are",
+    "auto.offset.reset": "cannot be used: startingOffsets decides, and later the checkpoint",
+    "enable.auto.commit": "cannot be used: the checkpoint records what was read",
+    "interceptor.classes": "cannot be used: records are read unchanged",
     "key.deserializer": "cannot be used: keys are binary; convert them in the DataFrame",
     "value.deserializer": "cannot be used: values are binary; convert them in the DataFrame",
 }
@@ -101,7 +101,7 @@ class DeliveryGuarantee(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetch:
-    """How stubbornly the driver asks for offsets."""
+    """How often the driver retries to look up offsets."""
 
     attempts: int = OFFSET_FETCH_ATTEMPTS_DEFAULT
     interval_ms: int = OFFSET_FETCH_INTERVAL_MS_DEFAULT
@@ -164,8 +164,8 @@ def subscription_of(texts: OptionTexts) -> Subscription:
     given = [name for name in _STRATEGIES if name in texts]
     choice = ", ".join(_STRATEGIES)
     if not given:
-        told = "; topic is for writing" if "topic" in texts else ""
-        raise OptionsInvalid("subscribe", None, f"one of {choice} must be set{told}")
+        hint = "; topic is for writing" if "topic" in texts else ""
+        raise OptionsInvalid("subscribe", None, f"one of {choice} must be set{hint}")
     if len(given) > 1:
         reason = f"only one of {choice} can be set, and {given[1]} is set too"
         raise OptionsInvalid(given[0], texts.text(given[0]), reason)
@@ -210,7 +210,7 @@ def _assign(text: str) -> Assign:
     return Assign(partitions)
 
 
-# -- how fast and how stubbornly ---------------------------------------------------------------
+# -- limits and retries ------------------------------------------------------------------------
 
 
 def limits_of(texts: OptionTexts) -> AdmissionLimits:
@@ -255,9 +255,9 @@ def client_settings_of(texts: OptionTexts, refused: Mapping[str, str]) -> dict[s
     for name, reason in refused.items():
         if CLIENT_PREFIX + name in texts:
             raise OptionsInvalid(CLIENT_PREFIX + name, texts.text(CLIENT_PREFIX + name), reason)
-    reason = "where to find a broker: host:port, comma-separated"
+    reason = "set it to the addresses of brokers, comma-separated host:port"
     if "bootstrap.servers" in texts:
-        reason += "; bootstrap.servers needs kafka. before it, as all settings of the client do"
+        reason += "; write kafka.bootstrap.servers: all client settings have the prefix kafka."
     texts.required("kafka.bootstrap.servers", reason)
     return texts.group(CLIENT_PREFIX)
 
@@ -293,7 +293,9 @@ def guarantee_of(texts: OptionTexts) -> DeliveryGuarantee:
     name = "deliveryGuarantee"
     text = texts.text(name) or DeliveryGuarantee.AT_LEAST_ONCE.value
     if text.strip().lower() == DeliveryGuarantee.EXACTLY_ONCE.value:
-        raise OptionsInvalid(name, text, "is not there yet: it needs transactions")
+        raise OptionsInvalid(
+            name, text, "is not supported yet, as it needs transactions; use at_least_once"
+        )
     if text.strip().lower() != DeliveryGuarantee.AT_LEAST_ONCE.value:
         raise OptionsInvalid(name, text, "must be at_least_once")
     return DeliveryGuarantee.AT_LEAST_ONCE
@@ -306,18 +308,18 @@ def unknown_options(
     texts: OptionTexts, known: tuple[str, ...], also_known: Collection[str]
 ) -> list[str]:
     """A warning for each name that nobody reads, with the one that was probably meant."""
-    here = {name.lower(): name for name in (*known, *also_known)}
-    elsewhere = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
+    applicable = {name.lower(): name for name in (*known, *also_known)}
+    other_side = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
     found = []
     for name in texts.names:
-        if name in here or name in _SPARKS_OWN or name.startswith((CLIENT_PREFIX, "spark.")):
+        if name in applicable or name in _SPARKS_OWN or name.startswith((CLIENT_PREFIX, "spark.")):
             continue
-        if name in elsewhere:
+        if name in other_side:
             side = "reading" if name in {one.lower() for one in READ_OPTIONS} else "writing"
-            found.append(f"option '{elsewhere[name]}' is ignored: it is for {side}")
+            found.append(f"option '{other_side[name]}' is ignored: it is for {side}")
             continue
-        close = difflib.get_close_matches(name, here, n=1, cutoff=0.75)
-        hint = f"; did you mean {here[close[0]]}?" if close else ""
+        close = difflib.get_close_matches(name, applicable, n=1, cutoff=0.75)
+        hint = f"; did you mean {applicable[close[0]]}?" if close else ""
         found.append(f"option '{name}' is unknown and ignored{hint}")
     return found
 

@@ -1,4 +1,4 @@
-"""Option texts as values: numbers, truth, times and sizes in the notation that Spark reads."""
+"""Parses option texts: numbers, booleans, times and sizes in Spark's notation."""
 
 import re
 from collections.abc import Mapping
@@ -56,18 +56,18 @@ class OptionTexts:
         return text.lower() == "true"
 
     def whole(self, name: str, *, lowest: int, highest: int = LONG_MAX) -> int | None:
-        """A whole number, None when not set."""
+        """An integer, None when not set."""
         text = self.text(name)
         if text is None:
             return None
-        # Python would also take 1_000 and blanks around; one connector must not take what the
-        # other one refuses.
+        # Python would also accept 1_000 and surrounding blanks; one connector must not accept
+        # what the other one refuses.
         if not _WHOLE.fullmatch(text) or not lowest <= int(text) <= highest:
-            raise OptionsInvalid(name, text, f"must be a whole number from {lowest} to {highest}")
+            raise OptionsInvalid(name, text, f"must be an integer between {lowest} and {highest}")
         return int(text)
 
     def duration_ms(self, name: str) -> int | None:
-        """Like 15m, 90s, 100ms; a number alone is milliseconds."""
+        """Like 15m, 90s, 100ms; a number without a unit is milliseconds."""
         text = self.text(name)
         if text is None:
             return None
@@ -79,7 +79,7 @@ class OptionTexts:
         return self._bounded(name, text, int(found[1]) * unit_us // 1000)
 
     def size_bytes(self, name: str) -> int | None:
-        """Like 64m, 1g, 512kb, in powers of 1024; a number alone is bytes."""
+        """Like 64m, 1g, 512kb, in powers of 1024; a number without a unit is bytes."""
         text = self.text(name)
         if text is None:
             return None
@@ -102,7 +102,7 @@ class OptionTexts:
     @staticmethod
     def _bounded(name: str, text: str, value: int) -> int:
         if value > LONG_MAX:
-            raise OptionsInvalid(name, text, "does not fit 64 bits")
+            raise OptionsInvalid(name, text, f"is too large; at most {LONG_MAX}")
         return value
 
 

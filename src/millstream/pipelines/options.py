@@ -1,9 +1,9 @@
 """Options of the source and the sink: names, defaults and rules of Spark's Kafka connector.
 
-Every option is read once, here, on the driver, before any broker is asked; the rest of the code
-sees typed values. A wrong value is `OptionsInvalid`. What is legal but surely not meant (an
-unknown name, an option that another one overrides or that this kind of query ignores) is a
-warning: the connector stays silent there, and a query moved from it must still start.
+Every option is parsed once, here, on the driver, before any request to a broker; the rest of the
+code sees typed values. A wrong value raises `OptionsInvalid`. A legal but probably unintended one
+(an unknown name, an option that another one overrides or that this kind of query ignores) is a
+warning: the connector is silent there, and a query moved from it must still start.
 docs/spark-options.md has the table.
 """
 
@@ -62,12 +62,12 @@ class ReadOptions:
     poll_timeout_ms: int
     offset_fetch: OffsetFetch
     partition_cache_ttl_ms: int | None
-    """How long the driver may take the set of partitions for unchanged; None: ask every time."""
+    """How long the driver may cache the set of partitions; None: look it up every time."""
     group_id_prefix: str | None
     group_id: str | None
     isolation: IsolationLevel
     client_settings: Mapping[str, str]
-    """`kafka.*` without the prefix, for the client; it judges names it does not know."""
+    """`kafka.*` without the prefix, for the client; it warns of unknown names."""
     warnings: tuple[str, ...]
 
 
@@ -86,7 +86,7 @@ class StreamReadOptions:
     read: ReadOptions
     limits: AdmissionLimits
     progress_group_id: str | None
-    """The consumer group that is told how far the query is; None: nobody is."""
+    """The consumer group that the query commits its progress to; None: no group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class WriteOptions:
     """`df.write` and `df.writeStream`."""
 
     topic: str | None
-    """For all rows, whatever their column `topic` says; None: the column decides."""
+    """For all rows, overriding their column `topic`; None: the column decides."""
     guarantee: DeliveryGuarantee
     client_settings: Mapping[str, str]
     warnings: tuple[str, ...]

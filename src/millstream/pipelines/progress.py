@@ -1,7 +1,7 @@
-"""How far a query is behind: the connector's figures, and bytes where they are known.
+"""How far a query is behind: the connector's metrics, and bytes where they are known.
 
 Spark takes no metrics from a Python source, but its progress holds the end of the last batch and
-the latest offset as JSON; `lag_from_progress` makes the figures from those two, so that a
+the latest offset as JSON; `lag_from_progress` computes the metrics from those two, so that a
 listener or a notebook can show them.
 """
 
@@ -20,7 +20,7 @@ _NOT_KNOWN: Final = ("", "null", "None")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """Offsets between what was read and what is there, over partitions."""
+    """Offsets between the query's positions and the latest offsets, over partitions."""
 
     min_offsets: int
     max_offsets: int
@@ -65,7 +65,7 @@ def lag_from_progress(end_offset: str | None, latest_offset: str | None) -> Lag 
     """From `sources[i].endOffset` and `.latestOffset` of a query's progress.
 
     None when one of them is not known: the first batch after a restart was planned before it, so
-    Spark has not asked for the latest offset, and says so with a word of Java, JSON or Python.
+    Spark has not looked up the latest offset, and reports null or None instead.
     """
     end, latest = _positions(end_offset), _positions(latest_offset)
     return None if end is None or latest is None else lag(end, latest)

@@ -1,8 +1,8 @@
 """Columns of the source and the sink as plain data: names and types in Spark's short notation.
 
-Spark's own schema objects stay in the shell, which turns a field into a `Column` by its name and
-`simpleString()`. Names, order and types are the connector's. Other than it, the source takes a
-schema from the user: columns that are left out are neither decoded nor sent to the JVM.
+Spark's own schema objects stay in the shell, which converts a field to a `Column` by its name and
+`simpleString()`. Names, order and types are the connector's. Unlike the connector, the source takes
+a schema from the user: columns that are left out are neither decoded nor sent to the JVM.
 """
 
 import re
@@ -61,16 +61,16 @@ class WriteColumn(NamedTuple):
 
 
 class WriteColumns(NamedTuple):
-    """Where a row has what; None where it has not."""
+    """The columns of the rows to write; None: not present."""
 
     value: WriteColumn
     key: WriteColumn | None
     headers: WriteColumn | None
     topic: WriteColumn | None
-    """None when the option `topic` is set: the column is not looked at then."""
+    """None when the option `topic` is set: the column is ignored then."""
     partition: WriteColumn | None
     ignored: tuple[str, ...]
-    """Columns that nothing is written of: worth a warning, the connector is silent."""
+    """Columns that are not written: worth a warning, the connector is silent."""
 
 
 def read_columns(*, include_headers: bool) -> tuple[Column, ...]:
@@ -78,20 +78,20 @@ def read_columns(*, include_headers: bool) -> tuple[Column, ...]:
     return (*READ_COLUMNS, HEADERS_COLUMN) if include_headers else READ_COLUMNS
 
 
-def chosen_columns(asked: Sequence[Column], *, include_headers: bool) -> tuple[ReadColumn, ...]:
+def chosen_columns(requested: Sequence[Column], *, include_headers: bool) -> tuple[ReadColumn, ...]:
     """The user's schema, checked: some of the columns, in any order."""
     known = {column.name.lower(): column for column in read_columns(include_headers=True)}
     chosen: dict[str, ReadColumn] = {}
-    for column in asked:
+    for column in requested:
         name = column.name.lower()
         if name not in known:
             names = ", ".join(one.name for one in read_columns(include_headers=include_headers))
-            raise SchemaInvalid(f"column '{column.name}' is not in a topic; there are {names}")
+            raise SchemaInvalid(f"unknown column '{column.name}'; the columns are {names}")
         if name == HEADERS_COLUMN.name and not include_headers:
             raise SchemaInvalid("column 'headers' needs the option includeHeaders set to true")
         if name in chosen:
             raise SchemaInvalid(f"column '{column.name}' is in the schema twice")
-        if _plain(column.type) != known[name].type:
+        if _normalized(column.type) != known[name].type:
             raise SchemaInvalid(
                 f"column '{column.name}' is {known[name].type}, not {column.type}; convert it in "
                 "the query"
@@ -105,7 +105,7 @@ def chosen_columns(asked: Sequence[Column], *, include_headers: bool) -> tuple[R
 
 
 def write_columns(schema: Sequence[Column], *, topic_option: str | None) -> WriteColumns:
-    """Check the rows to write. Names are compared exactly and the first of equal ones counts."""
+    """Check the rows to write. Names are compared exactly; the first of equal ones is used."""
     found = {
         name: _write_column(schema, name)
         for name in _WRITE_TYPES
@@ -137,15 +137,15 @@ def _write_column(schema: Sequence[Column], name: str) -> WriteColumn | None:
     for index, column in enumerate(schema):
         if column.name != name:
             continue
-        if _plain(column.type) not in _WRITE_TYPES[name]:
+        if _normalized(column.type) not in _WRITE_TYPES[name]:
             allowed = " or ".join(_WRITE_TYPES[name])
             raise SchemaInvalid(f"column '{name}' is {column.type}; it must be {allowed}")
-        return WriteColumn(index, _plain(column.type))
+        return WriteColumn(index, _normalized(column.type))
     return None
 
 
-def _plain(type_name: str) -> str:
-    """A type without what does not matter here: case, blanks, NOT NULL, length and collation."""
+def _normalized(type_name: str) -> str:
+    """A type without case, blanks, NOT NULL, length and collation, which do not matter here."""
     text = re.sub(r"\s+not\s+null", "", type_name.lower())
     text = re.sub(r"\b(?:varchar|char)\(\d+\)|\bstring\s+collate\s+\w+", "string", text)
     return re.sub(r"\s+", "", text)

@@ -1,11 +1,11 @@
-"""The streaming source's offset: the connector's JSON, and beside it what a replay needs.
+"""The streaming source's offset: the connector's JSON, and in addition what a replay needs.
 
-A checkpoint must say more than "next offset per partition". Batch 0 starts where
+A checkpoint must contain more than "next offset per partition". Batch 0 starts where
 `startingOffsets` pointed when the query was new; a partition that was added starts at its
-earliest offset; after lost data a partition goes on elsewhere. Asking the broker again when a
-batch is replayed would give other answers, so the end of a batch carries where those partitions
-began (`begins`). And it carries topic ids, because a topic that was deleted and created again has
-the same name and other records.
+earliest offset; after lost data a partition continues at another offset. Asking the broker again
+when a batch is replayed would give other answers, so the end of a batch contains where those
+partitions began (`begins`). It also contains topic ids, because a topic that was deleted and
+created again has the same name and other records.
 
 The connector's parser takes an extra topic with no partitions and drops it, and refuses every other
 extra. So all of this travels in the *name* of one reserved key whose value is an empty object:
@@ -43,7 +43,7 @@ class SourceOffset:
 
     positions: Mapping[TopicPartition, Offset]
     begins: Mapping[TopicPartition, Offset] = field(default_factory=dict)
-    """Where the batch that ends here began, for partitions where the offset before does not say."""
+    """Where the batch that ends here began, where that is not the end of the batch before."""
     topic_ids: Mapping[str, TopicId] = field(default_factory=dict)
     is_initial: bool = False
     """The start of a new query: the end of the first batch repeats these positions as `begins`."""
@@ -54,7 +54,7 @@ class SourceOffset:
 
 
 def document_from_source_offset(offset: SourceOffset) -> Document:
-    """What `initialOffset` and `latestOffset` give to Spark."""
+    """What `initialOffset` and `latestOffset` return to Spark."""
     document = document_from_offsets(offset.positions)
     if offset.has_extras:
         document[RESERVED_PREFIX + _extras_text(offset)] = {}
@@ -62,7 +62,7 @@ def document_from_source_offset(offset: SourceOffset) -> Document:
 
 
 def source_offset_from_document(document: Mapping[str, object]) -> SourceOffset:
-    """What Spark hands back, written by us or by the connector."""
+    """Parse what Spark passes back, written by us or by the connector."""
     reserved = [key for key in document if key.startswith(RESERVED_PREFIX)]
     named = {key: value for key, value in document.items() if key not in reserved}
     positions = offsets_from_document(named)
@@ -110,8 +110,8 @@ def text_from_topic_id(topic_id: TopicId) -> str:
 
 
 def topic_id_from_text(text: str) -> TopicId:
-    """ValueError when it is none."""
+    """Raises ValueError for an invalid one."""
     try:
         return TopicId(UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True)))
     except (binascii.Error, TypeError) as error:
-        raise ValueError(f"{text!r} is no topic id") from error
+        raise ValueError(f"{text!r} is not a topic id") from error

@@ -1,9 +1,8 @@
 """Which partitions a query reads: `subscribe`, `subscribePattern` or `assign`.
 
 Like the connector: a pattern matches anywhere in the name, internal topics are never read, and
-`assign` reads those of its partitions that there are. A topic of `subscribe` or `assign` that
-does not exist is an error of its own, told at once: reading nothing would look like an empty
-topic.
+`assign` reads those of its partitions that exist. A topic of `subscribe` or `assign` that does not
+exist is an error, raised at once: reading nothing would look like an empty topic.
 """
 
 import re
@@ -20,13 +19,13 @@ _TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_LENGTH_MAX}}}")
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a broker would take the name."""
+    """Whether a broker would accept the name."""
     return bool(_TOPIC_NAME.fullmatch(name)) and name not in (".", "..")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """What the cluster's metadata say of a topic."""
+    """A topic as the cluster's metadata has it."""
 
     partition_count: int
     is_internal: bool = False
@@ -54,7 +53,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """Topics whose name holds a match of a Java regular expression."""
+    """Topics whose name contains a match of a Java regular expression."""
 
     pattern: str
 
@@ -88,10 +87,10 @@ Subscription = Subscribe | SubscribePattern | Assign
 
 
 def check_topics_exist(named: Iterable[str], topics: Topics) -> None:
-    """Metadata come late on a fresh broker: the shell tries again before it believes this."""
+    """A new broker may lack metadata: the shell retries before it raises this."""
     if missing := sorted(set(named) - set(topics)):
         raise RangeInvalid(
-            f"there is no topic named {', '.join(missing)}; create it first, or check the spelling"
+            f"unknown topic {', '.join(missing)}; create it first, or check the spelling"
         )
 
 

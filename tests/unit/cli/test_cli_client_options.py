@@ -12,7 +12,9 @@ COMMANDS = (("topics", "list"), ("produce", "t"), ("consume", "t"))
 def test_times_that_cannot_be(command: tuple[str, ...], timeout: str) -> None:
     done = millstream(*command, "--timeout", timeout)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"millstream: --timeout {timeout}: seconds are wanted, 0.001 to")
+    assert done.err.startswith(
+        f"millstream: --timeout {timeout}: must be a number of seconds between 0.001 and"
+    )
     assert done.err.count("\n") == 1
 
 
@@ -34,7 +36,7 @@ def test_times_that_cannot_be(command: tuple[str, ...], timeout: str) -> None:
 def test_numbers_that_the_protocol_has_no_room_for(arguments: tuple[str, ...]) -> None:
     done = millstream(*arguments)
     assert (done.code, done.out) == (2, "")
-    assert f" {arguments[-1]}: a whole number is wanted, " in done.err
+    assert f" {arguments[-1]}: must be an integer between " in done.err
     assert done.err.count("\n") == 1
 
 
@@ -42,7 +44,7 @@ def test_numbers_that_the_protocol_has_no_room_for(arguments: tuple[str, ...]) -
 def test_a_name_that_is_no_text(command: tuple[str, ...]) -> None:
     done = millstream(*command, "\udcff")
     assert (done.code, done.out) == (2, "")
-    assert "no UTF-8" in done.err
+    assert "not valid UTF-8" in done.err
 
 
 def test_produce_and_consume_call_the_topic_the_same() -> None:

@@ -46,13 +46,13 @@ def test_offset_begins_with_the_batch_that_holds_it(tmp_path: Path) -> None:
 def test_offset_beyond_the_end_is_told(tmp_path: Path) -> None:
     done = millstream("log", "dump", write_log(tmp_path), "--offset", "10000")
     assert (done.code, done.out) == (0, "")
-    assert done.err == "millstream: nothing at or after offset 10000: the log ends at 30\n"
+    assert done.err == "millstream: no batch at or after offset 10000: the log ends at 30\n"
 
 
 def test_an_empty_log_is_told(tmp_path: Path) -> None:
     done = millstream("log", "dump", write_log(tmp_path, batches=0))
     assert (done.code, done.out) == (0, "")
-    assert done.err == "millstream: nothing at or after offset 0: the log ends at 0\n"
+    assert done.err == "millstream: no batch at or after offset 0: the log ends at 0\n"
 
 
 def test_limit_counts_records_when_they_are_shown(tmp_path: Path) -> None:
@@ -158,9 +158,13 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     write_log(tmp_path)
     for path, reason in [
         (tmp_path / "missing", "no such directory"),
-        (tmp_path, "not a partition directory, there are no segments in it"),
+        (
+            tmp_path,
+            "not a partition directory, it has no segments; give the directory of one partition,"
+            " such as data/topic-0",
+        ),
     ]:
         done = millstream("log", "dump", path)
         assert (done.code, done.out) == (2, "")
         assert done.err == f"millstream: {path}: {reason}\n"
-    assert millstream("log", "dump", "").err == "millstream: an empty path is no directory\n"
+    assert millstream("log", "dump", "").err == "millstream: the path is empty; give a directory\n"

@@ -94,7 +94,11 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
 def test_an_empty_path_is_refused() -> None:
     """An unset variable in a script must not mean the root directory."""
     done = millstream("log", "verify", "")
-    assert (done.code, done.out, done.err) == (2, "", "millstream: an empty path is no directory\n")
+    assert (done.code, done.out, done.err) == (
+        2,
+        "",
+        "millstream: the path is empty; give a directory\n",
+    )
 
 
 def test_a_log_directory_without_partitions_is_sound(tmp_path: Path) -> None:

@@ -42,17 +42,20 @@ def test_a_setting_is_a_key_and_a_value() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["log.retention.ms"], "--config log.retention.ms: it is KEY=VALUE"),
-        (["=1"], "--config =1: it is KEY=VALUE"),
+        (["log.retention.ms"], "--config log.retention.ms: must be KEY=VALUE"),
+        (["=1"], "--config =1: must be KEY=VALUE"),
         (["log.retention.ms=soon"], "invalid value 'soon' for log.retention.ms: it must be"),
-        (["retention.ms=1"], "no such setting of a broker; did you mean log.retention.ms?"),
-        (["no.such.thing.at.all=1"], "--config no.such.thing.at.all: there is no such setting"),
+        (["retention.ms=1"], "unknown broker setting; did you mean log.retention.ms?"),
+        (["no.such.thing.at.all=1"], "--config no.such.thing.at.all: unknown broker setting"),
         (["num.io.threads=3"], "--config num.io.threads has no effect here: "),
         (["transaction.partition.verification.enable=true"], "has no effect yet"),
-        (["listeners=PLAINTEXT://:1"], "--config listeners is not for all brokers: use --host and"),
-        (["log.dirs=/x"], "--config log.dirs is not for all brokers: use --data-dir"),
-        (["broker.id=4"], "--config broker.id is not for all brokers"),
-        (["advertised.listeners=PLAINTEXT://a:1"], "is not for 3 brokers: set it in the"),
+        (
+            ["listeners=PLAINTEXT://:1"],
+            "--config listeners cannot be set for all brokers: use --host and",
+        ),
+        (["log.dirs=/x"], "--config log.dirs cannot be set for all brokers: use --data-dir"),
+        (["broker.id=4"], "--config broker.id cannot be set for all brokers"),
+        (["advertised.listeners=PLAINTEXT://a:1"], "cannot be the same for 3 brokers: set it"),
         (["log.retention.ms=1", "log.retention.ms=2"], "--config log.retention.ms is given twice"),
     ],
 )

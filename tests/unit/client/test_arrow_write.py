@@ -129,9 +129,9 @@ VALUE = pa.array(["v", "w", "x"])
     [
         ({"key": VALUE}, ColumnInvalid, "'value': is missing"),
         ({"value": VALUE, "offset": VALUE}, ColumnInvalid, "'offset'"),
-        ({"value": pa.array([1, 2, 3])}, ColumnInvalid, "int64; string or binary"),
+        ({"value": pa.array([1, 2, 3])}, ColumnInvalid, "int64; convert it to string or binary"),
         ({"value": VALUE, "headers": VALUE}, ColumnInvalid, "list<struct<key, value>>"),
-        ({"value": VALUE, "partition": VALUE}, ColumnInvalid, "int32 is wanted"),
+        ({"value": VALUE, "partition": VALUE}, ColumnInvalid, "it must be int32"),
         ({"value": VALUE, "partition": pa.array([1, 2, 2**40])}, ColumnInvalid, "partition"),
         ({"value": VALUE, "timestamp": VALUE}, ColumnInvalid, "timestamp"),
         ({"value": VALUE, "timestamp": pa.array([1, -2, 3])}, RowInvalid, "row 1: .*-2 ms"),
@@ -156,5 +156,5 @@ def test_what_cannot_be_is_said(columns: Any, error: type[Exception], told: str)
 
 
 def test_a_topic_is_needed() -> None:
-    with pytest.raises(ColumnInvalid, match="no topic was named"):
+    with pytest.raises(ColumnInvalid, match="no topic was given"):
         rows_of(record_batch(value=VALUE), topic=None, now_ms=0)

@@ -170,7 +170,7 @@ def test_a_topic_whose_creation_was_not_answered_may_be_ours() -> None:
         error = made["one"]
         assert isinstance(error, TopicExists)
         assert error.may_be_ours
-        assert "perhaps made by this call" in str(error)
+        assert "perhaps created by this call" in str(error)
         again = (await Admin(cluster).create_topics([NewTopic(name="one")]))["one"]
         assert isinstance(again, TopicExists)
         assert not again.may_be_ours
@@ -199,7 +199,7 @@ def test_what_must_not_be_sent_twice_is_not() -> None:
     request = CreateTopicsRequest(topics=[CreatableTopic(name="one", num_partitions=1)])
 
     async def scenario(cluster: Cluster) -> None:
-        with pytest.raises(OutcomeUnknown, match="whether it was done is not known") as caught:
+        with pytest.raises(OutcomeUnknown, match="whether it was done is unknown") as caught:
             await cluster.call(request, to=CONTROLLER, may_repeat=False)
         assert isinstance(caught.value.__cause__, ConnectionLost)
         assert len(fake.asked(CreateTopicsRequest)) == 1

@@ -66,7 +66,7 @@ def test_bad_addresses(text: str) -> None:
 
 @pytest.mark.parametrize("configs", [{}, {"bootstrap.servers": " "}])
 def test_without_addresses_it_says_what_is_missing(configs: dict[str, str]) -> None:
-    with pytest.raises(ConfigInvalid, match="say where the brokers are"):
+    with pytest.raises(ConfigInvalid, match="set it to host:port of a broker"):
         ClientSettings.from_configs(configs)
 
 
@@ -94,7 +94,7 @@ def test_a_wrong_value_is_named_with_what_is_right(name: str, value: str) -> Non
 
 def test_security_is_refused_until_it_is_there() -> None:
     for protocol in ("SSL", "SASL_PLAINTEXT", "sasl_ssl"):
-        with pytest.raises(ConfigInvalid, match="not there yet"):
+        with pytest.raises(ConfigInvalid, match="not supported yet"):
             made(security_protocol=protocol)
     made(security_protocol="plaintext")
 
@@ -103,7 +103,7 @@ def test_idempotence_gives_way_unless_it_was_asked_for() -> None:
     assert not made(acks="1").enable_idempotence
     assert not made(max_in_flight_requests_per_connection=6).enable_idempotence
     assert made(acks="-1", enable_idempotence=True).enable_idempotence
-    with pytest.raises(ConfigInvalid, match="needs acks=all"):
+    with pytest.raises(ConfigInvalid, match="requires acks=all"):
         made(acks="1", enable_idempotence=True)
     with pytest.raises(ConfigInvalid, match="at most 5"):
         made(max_in_flight_requests_per_connection=6, enable_idempotence=True)
@@ -111,21 +111,20 @@ def test_idempotence_gives_way_unless_it_was_asked_for() -> None:
 
 def test_delivery_takes_as_long_as_a_request_may() -> None:
     assert made(request_timeout_ms=500_000).delivery_timeout_ms == 500_005
-    with pytest.raises(ConfigInvalid, match="which is 30005"):
+    with pytest.raises(ConfigInvalid, match=r"\(30005\)"):
         made(delivery_timeout_ms=30_000)
 
 
 def test_unknown_keys_are_kept_and_told_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings_module, "_told", set())
+    monkeypatch.setattr(settings_module, "_warned_keys", set())
     with caplog.at_level(logging.WARNING, "millstream"):
         got = made(sasl_password="hunter2", group_id="g")
         made(sasl_password="other")
     assert got.others == (("group.id", "g"), ("sasl.password", "hunter2"))
     assert sorted(one.message for one in caplog.records) == [
-        f"the client has no setting {name!r}; it is ignored"
-        for name in ("group.id", "sasl.password")
+        f"unknown client setting {name!r} is ignored" for name in ("group.id", "sasl.password")
     ]
     assert "hunter2" not in repr(got) + caplog.text
 
@@ -133,12 +132,11 @@ def test_unknown_keys_are_kept_and_told_once(
 def test_a_mistyped_key_comes_with_the_one_that_was_meant(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings_module, "_told", set())
+    monkeypatch.setattr(settings_module, "_warned_keys", set())
     with caplog.at_level(logging.WARNING, "millstream"):
         made(request_timout_ms="5")
     assert [one.message for one in caplog.records] == [
-        "the client has no setting 'request.timout.ms'; it is ignored; did you mean"
-        " request.timeout.ms?"
+        "unknown client setting 'request.timout.ms' is ignored; did you mean request.timeout.ms?"
     ]
 
 

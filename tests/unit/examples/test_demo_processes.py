@@ -87,11 +87,11 @@ def test_a_shop_without_a_broker_says_why(tmp_path: Path, monkeypatch: pytest.Mo
     with running_shop("no address", Day(1, 10), seconds=0, log=log) as shop:
         with pytest.raises(DemoFailed, match=r"the shop ended with 1:\n(.*\n)*.*no address"):
             shop.open_next_morning()
-        assert shop.told == []
+        assert shop.reports == []
 
 
 def shop_that_sleeps() -> Shop:
-    return cast(Shop, SimpleNamespace(check=lambda: None, told=[]))
+    return cast(Shop, SimpleNamespace(check=lambda: None, reports=[]))
 
 
 def query(*, is_active: bool, reason: str | None = None) -> StreamingQuery:

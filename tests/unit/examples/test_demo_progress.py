@@ -11,7 +11,7 @@ from examples.shop.expected import Slot, Total
 from examples.shop.picture import draw
 from examples.shop.progress import Story, batches_of
 from examples.shop.terminal import Lines, Screen, line, view
-from examples.shop.traffic import Told
+from examples.shop.traffic import OrdersProgress
 from rich.console import Console
 
 STARTED_S = datetime(2026, 5, 1, 12, tzinfo=UTC).timestamp()
@@ -39,8 +39,11 @@ def progress(**changed: Any) -> dict[str, Any]:
 
 
 def story() -> Story:
-    told = [(STARTED_S + at_s, Told(at_s * 10, DAY_START.timestamp() + 3600)) for at_s in (5, 12)]
-    return Story(("orders", "totals"), 120, STARTED_S, told=told)
+    reports = [
+        (STARTED_S + at_s, OrdersProgress(at_s * 10, DAY_START.timestamp() + 3600))
+        for at_s in (5, 12)
+    ]
+    return Story(("orders", "totals"), 120, STARTED_S, reports=reports)
 
 
 def test_a_batch_says_how_far_the_query_is() -> None:

@@ -56,7 +56,7 @@ def test_a_position_that_aged_out() -> None:
     found = survey(standing(a0=5), view(at(a0=8), at(a0=20)))
     assert found.begins == at(a0=8)
     assert kinds(found) == [LossKind.START_OFFSET_RESET]
-    assert "a-0 should go on at offset 5, but begins at 8" in str(found.losses[0])
+    assert "a-0 should continue at offset 5, but now begins at 8" in str(found.losses[0])
 
 
 def test_a_position_behind_the_end() -> None:
@@ -69,7 +69,7 @@ def test_partitions_that_are_gone() -> None:
     found = survey(standing(a0=5, a1=6, b0=1), view(at(a0=0), at(a0=9)))
     assert found.begins == at(a0=5)
     assert kinds(found) == [LossKind.PARTITIONS_DELETED]
-    assert "deleted, or the options do not name them any more" in found.losses[0].text
+    assert "deleted, or are no longer selected by the options" in found.losses[0].text
     assert "a-1, b-0" in str(found.losses[0])
 
 
@@ -118,7 +118,7 @@ def test_the_option_decides() -> None:
     assert "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Partitions a-0 have been deleted." in told
     assert "failOnDataLoss to false" in told
     (warning,) = judge([loss], fail_on_data_loss=False)
-    assert "goes on, because failOnDataLoss is false" in warning
+    assert "continues, because failOnDataLoss is false" in warning
     assert judge([], fail_on_data_loss=True) == ()
 
 
@@ -131,7 +131,7 @@ def test_available_now_keeps_its_end() -> None:
     check_available_now(frozen=frozen, end=at(a0=7, a1=5), latest=at(a0=99, a1=5, b0=1))
     for end, latest, told in [
         (at(a0=7), at(a0=9), "other partitions"),
-        (at(a0=11, a1=5), at(a0=99, a1=5), "behind the end 10"),
+        (at(a0=11, a1=5), at(a0=99, a1=5), "after the end 10"),
         (at(a0=7, a1=5), at(a0=99), "latest offset .none."),
         (at(a0=7, a1=5), at(a0=6, a1=5), "latest offset .6. fell below"),
     ]:

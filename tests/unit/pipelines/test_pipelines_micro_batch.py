@@ -21,7 +21,7 @@ from millstream.pipelines.micro_batch import (
     unresolved_partitions,
 )
 from millstream.pipelines.ranges import OffsetRange, split_ranges
-from millstream.pipelines.resolution import batch_ranges, settled, unmatched, wanted
+from millstream.pipelines.resolution import batch_ranges, offset_query, resolve_offsets, unmatched
 from millstream.pipelines.source_offset import SourceOffset, document_from_source_offset
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -183,7 +183,7 @@ def test_only_the_first_piece_starts_at_earliest() -> None:
 
 
 def test_too_many_tasks_are_refused() -> None:
-    with pytest.raises(RangeInvalid, match="maxRecordsPerPartition of 1 asks for 1000000 tasks"):
+    with pytest.raises(RangeInvalid, match="maxRecordsPerPartition of 1 would need 1000000 tasks"):
         split_ranges(ranges((0, 0, 10**6)), max_records_per_partition=1)
     with pytest.raises(RangeInvalid, match="minPartitions of 500000"):
         split_ranges(ranges((0, 0, 10**6)), min_partitions=500_000)
@@ -193,34 +193,40 @@ def test_too_many_tasks_are_refused() -> None:
 
 
 def test_edges_and_times_are_looked_up_for_every_partition() -> None:
-    assert wanted(Edge.EARLIEST, [A0, A1], name="startingOffsets").at_earliest == {A0, A1}
-    assert wanted(Edge.LATEST, [A0], name="endingOffsets").lookups == {A0: -1}
-    assert wanted(AtTimestamp(TimestampMs(9)), [A0], name="startingTimestamp").lookups == {A0: 9}
+    assert offset_query(Edge.EARLIEST, [A0, A1], name="startingOffsets").at_earliest == {A0, A1}
+    assert offset_query(Edge.LATEST, [A0], name="endingOffsets").lookups == {A0: -1}
+    assert offset_query(AtTimestamp(TimestampMs(9)), [A0], name="startingTimestamp").lookups == {
+        A0: 9
+    }
 
 
 def test_given_offsets_are_not_looked_up() -> None:
-    asked = wanted(AtOffsets(at(a0=5, a1=-2)), [A0, A1], name="startingOffsets")
+    asked = offset_query(AtOffsets(at(a0=5, a1=-2)), [A0, A1], name="startingOffsets")
     assert (asked.offsets, asked.lookups) == (at(a0=5), {A1: -2})
-    assert settled(asked, at(a1=3), latest={}) == at(a0=5, a1=3)
+    assert resolve_offsets(asked, at(a1=3), latest={}) == at(a0=5, a1=3)
 
 
 @pytest.mark.parametrize(
     "bound", [AtOffsets(at(a0=5)), AtTimestamps({A0: TimestampMs(5)})], ids=["offsets", "times"]
 )
 def test_every_partition_must_be_named(bound: AtOffsets | AtTimestamps) -> None:
-    with pytest.raises(RangeInvalid, match=r"'startingOffsets' must name every .* Not named: a-1"):
-        wanted(bound, [A0, A1], name="startingOffsets")
+    with pytest.raises(
+        RangeInvalid, match=r"'startingOffsets' must name exactly .* Not named: a-1"
+    ):
+        offset_query(bound, [A0, A1], name="startingOffsets")
     with pytest.raises(RangeInvalid, match="not read: a-0"):
-        wanted(bound, [], name="startingOffsets")
+        offset_query(bound, [], name="startingOffsets")
 
 
 def test_a_time_that_no_record_reaches() -> None:
-    asked = wanted(AtTimestamp(TimestampMs(9)), [A0, A1], name="startingTimestamp")
+    asked = offset_query(AtTimestamp(TimestampMs(9)), [A0, A1], name="startingTimestamp")
     answers = at(a0=4, a1=-1)
     assert unmatched(asked, answers) == [A1]
-    assert settled(asked, answers, latest=at(a1=8), no_match=NoMatch.LATEST) == at(a0=4, a1=8)
+    assert resolve_offsets(asked, answers, latest=at(a1=8), no_match=NoMatch.LATEST) == at(
+        a0=4, a1=8
+    )
     with pytest.raises(RangeInvalid, match=r"a-1 at 9.*startingOffsetsByTimestampStrategy"):
-        settled(asked, answers, latest={}, no_match=NoMatch.ERROR)
+        resolve_offsets(asked, answers, latest={}, no_match=NoMatch.ERROR)
 
 
 def test_ranges_of_a_batch_query() -> None:
@@ -229,7 +235,7 @@ def test_ranges_of_a_batch_query() -> None:
         (0, 0, False),
         (1, 7, True),
     ]
-    with pytest.raises(RangeInvalid, match="a-0 starts at offset 5, behind its end 4"):
+    with pytest.raises(RangeInvalid, match="a-0 starts at offset 5, after its end 4"):
         batch_ranges(at(a0=5), at(a0=4))
     with pytest.raises(RangeInvalid, match=r"partitions changed.*Only at the end: a-1"):
         batch_ranges(at(a0=5), at(a0=5, a1=5))

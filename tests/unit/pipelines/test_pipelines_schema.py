@@ -44,7 +44,7 @@ def test_a_schema_chooses_columns() -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ([Column("values", "binary")], "'values' is not in a topic; there are key, value"),
+        ([Column("values", "binary")], "unknown column 'values'; the columns are key, value"),
         ([Column("value", "string")], "is binary, not string"),
         ([Column("headers", HEADERS_TYPE)], "includeHeaders"),
         ([VALUE, Column("Value", "binary")], "twice"),

@@ -97,7 +97,7 @@ def test_python_that_was_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("python", ["no-such-python", "false"])
 def test_session_whose_workers_cannot_import_the_package_is_refused(python: str) -> None:
     spark: Any = Classic(Context(python))
-    with pytest.raises(SparkNotReady, match="does not have millstream") as told:
+    with pytest.raises(SparkNotReady, match="where millstream is not installed") as told:
         register(spark)
     assert f"PYSPARK_PYTHON={sys.executable}" in str(told.value)
     assert "\n" not in str(told.value)

@@ -1,8 +1,8 @@
-"""Which rows a reader may see: no control records, and with read_committed no aborted ones.
+"""Which rows are visible: no control records, and with read_committed no aborted ones.
 
-An answer lists the aborted transactions that reach into it, each with its producer and its first
+A response lists the aborted transactions that overlap it, each with its producer and its first
 offset. A producer's batches are aborted from there until its abort marker, which is in the log like
-any other record; so an answer is walked from its first batch to its last.
+any other record; so a response is walked from its first batch to its last.
 """
 
 from collections.abc import Iterable
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 
 class Visibility:
-    """Of the rows of one answer; `hidden` is called for its decoded parts in their order."""
+    """Visibility of the rows of one response; call it for the decoded parts in their order."""
 
     __slots__ = ("_aborting", "_waiting")
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
         self._aborting: set[int] = set()
-        """Producers whose transaction at this place of the log is one that was aborted."""
+        """Producers whose transaction at the current offset was aborted."""
 
     def kept(self, decoded: Decoded) -> "Mask | None":
-        """True for each row that may be seen; None: all of them."""
-        # Only here: who reads plain rows may not have it.
+        """True for each visible row; None: all of them."""
+        # Local import: numpy may be missing where rows are read as Python values.
         import numpy as np
 
         batches = np.frombuffer(memoryview(decoded.batches), np.int64).reshape(-1, BATCH_FIELDS)
@@ -59,7 +59,7 @@ class Visibility:
         return None if kept.all() else kept
 
     def seen(self, decoded: Decoded) -> list[tuple[int, int]]:
-        """The same as ranges [start, stop) of rows that may be seen, without numpy."""
+        """The same as ranges [start, stop) of visible rows, without numpy."""
         batches, seen, start = decoded.batches, [], 0
         for at, attributes in enumerate(batches[ATTRIBUTES::BATCH_FIELDS]):
             if not attributes & _SPECIAL:
@@ -83,7 +83,7 @@ class Visibility:
 
 
 def _is_abort(batch: list[int], decoded: Decoded) -> bool:
-    """Whether a control batch ends a transaction by aborting it; an emptied one does nothing."""
+    """Whether a control batch is an abort marker; one emptied by compaction is not."""
     keys, row = decoded.columns.keys, batch[ROW_START]
     if row == batch[ROW_STOP] or keys is None:
         return False

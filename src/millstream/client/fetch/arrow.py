@@ -1,13 +1,13 @@
 """Decoded records as an Arrow record batch, with the columns of Spark's Kafka source.
 
-Buffers are wrapped, not copied, and a column that nobody wants is not made. Types are exactly
-those that Spark compares with: binary and string with 32-bit offsets, no dictionaries, everything
-nullable.
+Buffers are wrapped, not copied, and only requested columns are made. Types are exactly those that
+Spark compares with: binary and string with 32-bit offsets, no dictionaries, everything nullable.
 
-As in Spark's connector: `timestamp` is the record's own or, where the topic says so, the time of
-the append (`timestampType` 0 and 1), and one that was never set is -1 ms, not null. Header keys
-that are no UTF-8 have replacement characters, as Java's strings. A time beyond what microseconds
-can hold, where the connector fails, is the last that they can.
+As in Spark's connector: `timestamp` is the CreateTime of the record or, with
+`message.timestamp.type=LogAppendTime`, the time of the append (`timestampType` 0 and 1), and one
+that was never set is -1 ms, not null. Header keys that are not UTF-8 have replacement characters,
+as in Java's strings. A time that does not fit into microseconds, where the connector fails, is
+clipped.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ FIELDS: Final = {
         pa.field("headers", HEADERS),
     )
 }
-"""Everything that can be read, in the order of Spark's source."""
+"""All columns, in the order of Spark's source."""
 
 DEFAULT_COLUMNS: Final = tuple(name for name in FIELDS if name != "headers")
 
@@ -57,12 +57,12 @@ Make = Callable[[Decoded], pa.Array]
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """In the order of the names; raises ConfigInvalid for one that is not there."""
+    """In the order of the names; raises ConfigInvalid for an unknown one."""
     unknown = [name for name in columns if name not in FIELDS]
     if unknown:
-        raise ConfigInvalid(f"no column {unknown[0]!r}: records have {', '.join(FIELDS)}")
+        raise ConfigInvalid(f"unknown column {unknown[0]!r}; the columns are {', '.join(FIELDS)}")
     if len(set(columns)) != len(columns):
-        raise ConfigInvalid("a column is asked for twice")
+        raise ConfigInvalid("a column is requested twice; name each once")
     return pa.schema([FIELDS[name] for name in columns])
 
 
@@ -73,7 +73,7 @@ class BatchMaker:
         self.schema = schema_of(columns)
         self.partition = partition
         self._same: dict[tuple[str, str | int], pa.Array] = {}
-        """Columns that repeat one value, as long as was ever needed."""
+        """Columns that repeat one value, at the greatest length so far."""
         makers: dict[str, Make] = {
             "key": lambda one: _binary(one.columns.keys, one.columns.rows),
             "value": lambda one: _binary(one.columns.values, one.columns.rows),
@@ -145,9 +145,9 @@ def _headers(column: HeaderColumn | None, rows: int) -> pa.Array:
     pairs = pa.StructArray.from_arrays(
         [_header_keys(column), _binary(column.values, column.rows)], fields=list(_HEADER)
     )
-    counts = np.diff(np.frombuffer(memoryview(column.list_offsets), np.int32))
+    is_failure = np.diff(np.frombuffer(memoryview(column.list_offsets), np.int32))
     # Spark's source has null where a record has no headers, not an empty list.
-    validity = pa.py_buffer(np.packbits(counts != 0, bitorder="little"))
+    validity = pa.py_buffer(np.packbits(is_failure != 0, bitorder="little"))
     buffers = [validity, pa.py_buffer(column.list_offsets)]
     return pa.Array.from_buffers(HEADERS, rows, buffers, children=[pairs])
 

@@ -1,4 +1,4 @@
-"""Arrow record batches for code that awaits, on the client's own loop."""
+"""Arrow record batches for asyncio, on the client's own loop."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ from millstream.client.cluster import Cluster
 from millstream.client.errors import ClientClosed
 from millstream.client.fetch.chunks import Chunk, ReadRange
 from millstream.client.fetch.decoder import Decoder, shape_of
-from millstream.client.fetch.fetcher import LATE_S, Fetching
+from millstream.client.fetch.fetcher import LATE_S, Fetcher
 from millstream.client.fetch.options import NO_OPTIONS, ReadOptions
 from millstream.client.fetch.parts import PartitionBatch
 from millstream.client.fetch.ranges import checked_ranges
@@ -19,9 +19,9 @@ from millstream.model.ids import Offset, TopicPartition
 
 
 class Batches(AsyncIterator[PartitionBatch]):
-    """Batches of one or many partitions, in the order in which they come.
+    """Batches of one or many partitions, in the order in which they arrive.
 
-    The fetch begins with the first one; `aclose`, the end, or an error stop it. Use it with
+    The first `anext` starts the fetch; `aclose`, the end, or an error stop it. Use it with
     `async with`, or read it to its end.
     """
 
@@ -35,11 +35,11 @@ class Batches(AsyncIterator[PartitionBatch]):
         wanted, options = checked_ranges(ranges), options or NO_OPTIONS
         self._decoder = Decoder(shape_of(cluster.settings, columns, options))
         self._chunks: deque[Chunk] = deque()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._is_bounded = all(one.end is not None for one in wanted)
         timeout_s = options.timeout_s
         self._timeout_s = cluster.settings.api_timeout_s if timeout_s is None else timeout_s
-        self._fetching = Fetching(
+        self._fetcher = Fetcher(
             cluster,
             wanted,
             options.limits(cluster.settings),
@@ -50,11 +50,11 @@ class Batches(AsyncIterator[PartitionBatch]):
         self._chunk: Chunk | None = None
         self._batches: Iterator[PartitionBatch] = iter(())
         self.positions: dict[TopicPartition, Offset] = {one.partition: one.start for one in wanted}
-        """Where each goes on, behind what was handed out and what holds nothing to see."""
+        """Where each partition continues, after returned rows and ranges without visible rows."""
 
     def _deliver(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
-        self._news.set()
+        self._changed.set()
 
     async def __anext__(self) -> PartitionBatch:
         try:
@@ -63,29 +63,29 @@ class Batches(AsyncIterator[PartitionBatch]):
                 if found is not None:
                     self.positions[found.partition] = found.next_offset
                     return found
-                self._use_up()
+                self._release_chunk()
                 self._chunk = await self._next_chunk()
                 self._batches = self._decoder.batches(self._chunk)
         except BaseException:
             await self.aclose()
             raise
 
-    def _use_up(self) -> None:
+    def _release_chunk(self) -> None:
         chunk, self._chunk = self._chunk, None
         self._batches = iter(())
         if chunk is not None:
             self.positions[chunk.partition] = chunk.stop
-            if self._fetching.use_up(chunk):
-                self._fetching.ask_all()
+            if self._fetcher.release_chunk(chunk):
+                self._fetcher.send_ready()
 
     async def _next_chunk(self) -> Chunk:
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(
-                self._fetching.run(), name="read records"
+                self._fetcher.run(), name="read records"
             )
-            self._work.add_done_callback(lambda _: self._news.set())
+            self._work.add_done_callback(lambda _: self._changed.set())
         while not self._chunks:
-            self._news.clear()
+            self._changed.clear()
             if not self._work.done():
                 await self._wait()
             elif self._work.cancelled():
@@ -96,18 +96,18 @@ class Batches(AsyncIterator[PartitionBatch]):
         return self._chunks.popleft()
 
     async def _wait(self) -> None:
-        """For anything to happen; a read that has an end does not wait for ever."""
-        if await self._comes_within(self._timeout_s if self._is_bounded else None):
+        """Wait for a chunk or the end; a read that has an end does not wait forever."""
+        if await self._changes_within(self._timeout_s if self._is_bounded else None):
             return
-        # Who looks for a leader says itself what is wrong when time is up.
-        if self._fetching.is_failing and await self._comes_within(LATE_S):
+        # A leader search that times out raises a more specific error.
+        if self._fetcher.is_failing and await self._changes_within(LATE_S):
             return
-        raise self._fetching.stalled(self._timeout_s)
+        raise self._fetcher.stalled_error(self._timeout_s)
 
-    async def _comes_within(self, time_s: float | None) -> bool:
+    async def _changes_within(self, time_s: float | None) -> bool:
         try:
             async with asyncio.timeout(time_s):
-                return await self._news.wait()
+                return await self._changed.wait()
         except TimeoutError:
             return False
 

@@ -1,9 +1,9 @@
-"""Arrow record batches for code that blocks: the loop's thread gets bytes, columns are made here.
+"""Arrow record batches for blocking code: the loop's thread fetches, the caller decodes.
 
-The loop's thread only moves bytes and looks at batch headers. Whoever iterates decodes, one chunk
-at a time, while the next ones are on their way; so what is held is the bound on prefetched bytes
-and one Arrow batch. A chunk is handed over by a queue that takes no lock of Python's, and the loop
-is woken only when it waits for room.
+The loop's thread only moves bytes and reads batch headers. The iterating thread decodes, one chunk
+at a time, while the next ones are in flight; so memory is bounded by the prefetched bytes and one
+Arrow batch. Chunks are passed through a SimpleQueue, which takes no Python lock, and the loop is
+woken only when it waits for memory to be released.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from millstream.client.errors import ClientClosed, ClientError, DeadlinePassed
 from millstream.client.fetch.chunks import Chunk, ReadRange
-from millstream.client.fetch.fetcher import LATE_S, Fetching
+from millstream.client.fetch.fetcher import LATE_S, Fetcher
 from millstream.client.fetch.options import NO_OPTIONS, ReadOptions
 from millstream.client.fetch.parts import PartitionBatch
 from millstream.client.fetch.ranges import checked_ranges, partition_of
@@ -30,38 +30,38 @@ if TYPE_CHECKING:
     from millstream.client.cluster import Cluster
     from millstream.client.fetch.decoder import BatchShape
 
-_LOOK_S: Final = 1.0
-"""How often a wait looks whether its thread is still there: a forked child has none."""
+_ALIVE_CHECK_INTERVAL_S: Final = 1.0
+"""How often a wait checks that the loop's thread is alive: a forked child has none."""
 
 _END: Final = None
 Item = Chunk | BaseException | None
 
 
 class _Handover:
-    """What the loop's side has; it knows nothing of the iterator, which may be collected."""
+    """The loop's side; without a reference to the iterator, which may be garbage-collected."""
 
     def __init__(self, ranges: Sequence[ReadRange], options: ReadOptions) -> None:
         self._ranges = ranges
         self._options = options
         self.queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self.fetching: Fetching | None = None
+        self.fetcher: Fetcher | None = None
 
     async def run(self, cluster: "Cluster") -> None:
         put = self.queue.put
         try:
-            self.fetching = Fetching(
+            self.fetcher = Fetcher(
                 cluster,
                 self._ranges,
                 self._options.limits(cluster.settings),
                 deliver=put,
                 timeout_s=self._options.timeout_s,
             )
-            await self.fetching.run()
+            await self.fetcher.run()
             put(_END)
         except ClientError as error:
             put(error)
         except asyncio.CancelledError:
-            # Nobody wants the chunks any more, and the trace of this error would hold them.
+            # The chunks are not needed any more, and the traceback would keep them alive.
             self._drop()
             put(ClientClosed())
             raise
@@ -75,7 +75,7 @@ class _Handover:
                 self.queue.get_nowait()
 
 
-class Placed(Protocol):
+class PartitionRows(Protocol):
     """Rows of one partition."""
 
     @property
@@ -83,23 +83,23 @@ class Placed(Protocol):
 
     @property
     def next_offset(self) -> Offset:
-        """Where to go on behind these rows."""
+        """Where to continue after these rows."""
 
 
-B = TypeVar("B", bound=Placed)
-B_co = TypeVar("B_co", bound=Placed, covariant=True)
+B = TypeVar("B", bound=PartitionRows)
+B_co = TypeVar("B_co", bound=PartitionRows, covariant=True)
 
 
 class ChunkDecoder(Protocol[B_co]):
-    """Makes rows of chunks, when somebody wants them."""
+    """Decodes chunks into rows, lazily."""
 
     def batches(self, chunk: Chunk) -> Iterator[B_co]: ...
 
 
 class ChunkIterator(Iterator[B]):
-    """Batches of one or many partitions. One thread at a time; the fetch begins with the first one.
+    """Batches of one or many partitions. One thread at a time; the first `next` starts the fetch.
 
-    `close`, the end, an error, or being collected as garbage stop the fetch and free its memory.
+    `close`, the end, an error, or garbage collection stop the fetch and free its memory.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class ChunkIterator(Iterator[B]):
         self._batches: Iterator[B] = iter(())
         self._is_closed = False
         self.positions: dict[TopicPartition, Offset] = {one.partition: one.start for one in ranges}
-        """Where each goes on, behind what was handed out and what holds nothing to see."""
+        """Where each partition continues, after returned rows and ranges without visible rows."""
 
     def __next__(self) -> B:
         try:
@@ -130,14 +130,14 @@ class ChunkIterator(Iterator[B]):
                 if found is not None:
                     self.positions[found.partition] = found.next_offset
                     return found
-                self._use_up()
+                self._release_chunk()
                 self._take()
         except BaseException:
             self.close()
             raise
 
     def _take(self) -> None:
-        """The next chunk, when it is there."""
+        """Wait for the next chunk."""
         if self._is_closed:
             raise StopIteration
         item = self._wait()
@@ -148,16 +148,16 @@ class ChunkIterator(Iterator[B]):
         self._chunk = item
         self._batches = self._decoder.batches(item)
 
-    def _use_up(self) -> None:
-        """Let go of the chunk at hand, and tell the loop if it waits for that."""
+    def _release_chunk(self) -> None:
+        """Release the current chunk, and wake the loop if it waits for that."""
         chunk, self._chunk = self._chunk, None
         self._batches = iter(())
-        fetching, running = self._handover.fetching, self._running
-        if chunk is None or fetching is None or running is None:
+        fetcher, running = self._handover.fetcher, self._running
+        if chunk is None or fetcher is None or running is None:
             return
         self.positions[chunk.partition] = chunk.stop
-        if fetching.use_up(chunk):
-            running.thread.call(fetching.ask_all)
+        if fetcher.release_chunk(chunk):
+            running.thread.call(fetcher.send_ready)
 
     def _wait(self) -> Item:
         running = self._running
@@ -165,7 +165,7 @@ class ChunkIterator(Iterator[B]):
             running = self._start()
         waited_s = 0.0
         while True:
-            step_s = min(_LOOK_S, max(0.0, self._limit_s() - waited_s))
+            step_s = min(_ALIVE_CHECK_INTERVAL_S, max(0.0, self._limit_s() - waited_s))
             try:
                 return self._handover.queue.get(timeout=step_s)
             except queue.Empty:
@@ -176,17 +176,17 @@ class ChunkIterator(Iterator[B]):
                 raise self._stalled()
 
     def _limit_s(self) -> float:
-        """How long this wait may be, as things are."""
+        """How long this wait may take at present."""
         if not self._is_bounded:
             return float("inf")
-        fetching = self._handover.fetching
-        is_failing = fetching is not None and fetching.is_failing
+        fetcher = self._handover.fetcher
+        is_failing = fetcher is not None and fetcher.is_failing
         return self._timeout_s + (LATE_S if is_failing else 0.0)
 
     def _stalled(self) -> ClientError:
-        fetching = self._handover.fetching
-        if fetching is not None:
-            return fetching.stalled(self._timeout_s)
+        fetcher = self._handover.fetcher
+        if fetcher is not None:
+            return fetcher.stalled_error(self._timeout_s)
         return DeadlinePassed("reading records", within_s=self._timeout_s)
 
     def _start(self) -> "Running":
@@ -198,7 +198,7 @@ class ChunkIterator(Iterator[B]):
         return running
 
     def close(self) -> None:
-        """Stop; may be called at any time, and waits for nothing."""
+        """Stop; may be called at any time, and does not block."""
         self._is_closed = True
         self._chunk = None
         self._batches = iter(())
@@ -234,7 +234,7 @@ class BatchIterator(ChunkIterator[PartitionBatch]):
         shape: "BatchShape",
         options: ReadOptions,
     ) -> None:
-        # Only here: it loads pyarrow, which who reads plain rows may not have.
+        # Local import: it loads pyarrow, which may be missing where Python rows are read.
         from millstream.client.fetch.decoder import Decoder
 
         super().__init__(client, ranges, Decoder(shape), options)
@@ -249,7 +249,7 @@ class ColumnIterator(Iterator["pa.RecordBatch"]):
 
     @property
     def position(self) -> Offset:
-        """Where to go on: behind what was handed out and what holds nothing to see."""
+        """Where to continue: after returned rows and ranges without visible rows."""
         return self._batches.positions[self._partition]
 
     def __next__(self) -> "pa.RecordBatch":
@@ -276,7 +276,7 @@ def read_many(
     columns: Sequence[str] | None = None,
     options: ReadOptions | None = None,
 ) -> BatchIterator:
-    """Raises at once what is wrong with columns and ranges, everything else when used."""
+    """Raises errors of columns and ranges at once, all others when iterated."""
     from millstream.client.fetch.decoder import shape_of
 
     options = options or NO_OPTIONS
@@ -290,6 +290,6 @@ def read_columns(
     columns: Sequence[str] | None = None,
     options: ReadOptions | None = None,
 ) -> ColumnIterator:
-    """The batches of one partition alone."""
+    """The batches of one partition."""
     partition = partition_of(wanted.partition)
     return ColumnIterator(read_many(client, [wanted], columns, options), partition)

@@ -1,4 +1,4 @@
-"""What is asked for and what comes: ranges of offsets, limits, and pieces of a partition's log."""
+"""Input and output of a read: ranges of offsets, limits, and chunks of a partition's log."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,48 +15,48 @@ class ReadRange(NamedTuple):
     partition: TopicPartition
     start: Offset
     end: Offset | None = None
-    """None: for ever, also those that are yet to come."""
+    """None: no end, also records that are written later."""
     topic_id: TopicId | None = None
-    """The topic that the offsets are of; without it, the one that is found first."""
+    """The topic that the offsets belong to; default: the one that is found first."""
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction whose records a reader of committed ones must leave out."""
+    """A transaction whose records a read_committed reader must skip."""
 
     producer_id: ProducerId
     first_offset: Offset
 
 
 class Chunk(NamedTuple):
-    """Batches of one partition as an answer brought them; none where the log has a gap."""
+    """Batches of one partition from a response; none where the log has a gap."""
 
     partition: TopicPartition
     records: memoryview
     start: Offset
-    """Records before it are in the first batch, and are not wanted."""
+    """The first batch may have records before it, which are skipped."""
     stop: Offset
-    """Where the next chunk begins: behind the last whole batch, or the end of the range."""
+    """Where the next chunk begins: after the last complete batch, or the end of the range."""
     aborted: tuple[AbortedTransaction, ...]
     charge_bytes: int
-    """What is free again when this chunk is used up: its whole answer, if it is the last of it."""
+    """Bytes to release with this chunk: the whole response, if it is the last chunk of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """How much a read may ask for and hold; names and meaning are Kafka's where it has them."""
+    """How much a read may fetch and buffer; names and meaning are Kafka's where it has them."""
 
     fetch_bytes_max: int
     partition_bytes_max: int
     prefetch_bytes_max: int
-    """Of answers that came and were not used, and of those under way, together. One batch comes in
-    any case, however large."""
+    """Of buffered responses and those in flight together. One batch is always fetched, however
+    large."""
     fetch_bytes_min: int
     wait_ms_max: int
     is_committed: bool
 
     @classmethod
     def of(cls, settings: "ClientSettings", *, is_committed: bool | None = None) -> "FetchLimits":
-        """Those of the settings; `isolation.level` unless told otherwise."""
+        """Those of the settings; `is_committed` defaults to `isolation.level`."""
         return cls(
             fetch_bytes_max=settings.fetch_max_bytes,
             partition_bytes_max=settings.max_partition_fetch_bytes,

@@ -1,4 +1,4 @@
-"""Chunks into Arrow record batches of a good size, when somebody wants them."""
+"""Decodes chunks into Arrow record batches of a good size, lazily."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from millstream.client.fetch.aborted import Mask
 
 BATCH_ROWS_MAX: Final = 20_000
-"""Small records make no longer batches: whoever takes them holds one at a time."""
+"""Bounds batches of small records: the consumer holds one at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """What the batches of a read are like."""
+    """Columns and sizes of the batches of a read."""
 
     columns: Sequence[str] = DEFAULT_COLUMNS
     batch_bytes: int = BATCH_BYTES
-    """Aimed at; a single stored batch may be larger."""
+    """Target size; a single stored batch may be larger."""
     batch_rows_max: int = BATCH_ROWS_MAX
     checks_crcs: bool = True
 
@@ -38,7 +38,7 @@ class BatchShape:
 def shape_of(
     settings: ClientSettings, columns: Sequence[str] | None, options: ReadOptions
 ) -> BatchShape:
-    """Of a read with these options; raises ConfigInvalid for columns that are not there."""
+    """Of a read with these options; raises ConfigInvalid for unknown columns."""
     columns = DEFAULT_COLUMNS if columns is None else tuple(columns)
     schema_of(columns)
     return BatchShape(
@@ -59,7 +59,7 @@ class Decoder:
         self._makers: dict[TopicPartition, BatchMaker] = {}
 
     def batches(self, chunk: Chunk) -> Iterator[PartitionBatch]:
-        """At least one unless nothing of the chunk may be seen. Raises RecordsUnreadable."""
+        """At least one unless the chunk has no visible rows. Raises RecordsUnreadable."""
         maker = self._makers.get(chunk.partition)
         if maker is None:
             maker = BatchMaker(chunk.partition, self._shape.columns)
@@ -68,12 +68,12 @@ class Decoder:
         for decoded in decoded_parts(chunk, self._options):
             kept = visibility.kept(decoded)
             if decoded.columns.rows:
-                yield from self._pieces(maker, decoded, kept)
+                yield from self._split(maker, decoded, kept)
 
-    def _pieces(
+    def _split(
         self, maker: BatchMaker, decoded: Decoded, kept: "Mask | None"
     ) -> Iterator[PartitionBatch]:
-        """The rows that may be seen, in batches that are not too long."""
+        """The visible rows, in batches of at most `batch_rows_max`."""
         whole, rows_max = maker.batch(decoded), self._shape.batch_rows_max
         if kept is not None:
             whole = whole.filter(pa.array(kept))

@@ -1,7 +1,7 @@
-"""Keeping answers on their way from all the leaders of a read: the shell around `FetchMachine`.
+"""Keeps fetches in flight to all leaders of a read: the shell around `FetchMachine`.
 
-What is well runs in callbacks, one an answer, without a task or a future. A partition that has no
-leader, or whose leader did not serve, gets a task of its own, which ends when it is led again.
+The normal path runs in callbacks, one per response, without a task or a future. A partition that
+has no leader, or whose leader did not serve, gets a task that ends when a leader is found.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from millstream.client.errors import (
     OffsetOutOfRange,
 )
 from millstream.client.fetch.chunks import Chunk, FetchLimits, ReadRange
-from millstream.client.fetch.machine import FetchAsk, FetchMachine, Trouble
+from millstream.client.fetch.machine import FetchMachine, FetchRequestSpec, PartitionFailure
 from millstream.client.fetch.requests import FIRST_WITH_LAST_EPOCH, fetch_body, fetch_version
 from millstream.client.offsets import (
     EARLIEST,
@@ -38,21 +38,21 @@ from millstream.wire.messages.fetch import FetchResponse
 from millstream.wire.primitives import MalformedFrame
 
 LATE_S: Final = 1.0
-"""Who looks for a leader says what is wrong when its time is up; who waits for records says so
-only this much later."""
+"""A leader search that times out raises a specific error; the wait for records times out this
+much later, so that it does not hide that error."""
 
 KEPT_S: Final = 5.0
-"""How long a connection keeps its buffers for the next read: one range after another, as the tasks
-of a query, would pay for fresh memory again and again."""
+"""How long a connection keeps its buffers for the next read: consecutive reads, as of a query's
+tasks, would otherwise allocate memory again and again."""
 
 Deliver = Callable[[Chunk], None]
 
 PURPOSE: Final = "fetch"
-"""Reads have connections of their own, one each: who waits for new records must hold up nobody."""
+"""Each read has connections of its own: a fetch that waits for records blocks its connection."""
 
 
-class Fetching:
-    """One read. Everything but `run` returns at once; all on the loop's thread."""
+class Fetcher:
+    """One read. Only `run` waits; all methods are called on the loop's thread."""
 
     def __init__(
         self,
@@ -71,46 +71,46 @@ class Fetching:
         self._slot = -1
         self._connections: dict[BrokerId, Connection] = {}
         self._attempts: dict[TopicPartition, Attempts] = {}
-        """Of partitions that fail, since they began to."""
+        """Of partitions that fail, since their first failure."""
         self._tasks: asyncio.TaskGroup
         self._ended = asyncio.Event()
-        self._seeking = 0
-        """Tasks that look for a leader, or for what is wrong with one."""
+        self._recovery_count = 0
+        """Tasks that search for a leader, or check an error of one."""
         self._error: Exception | None = None
         self._is_closed = False
         self._under_way = 0
-        """Requests without an answer yet."""
+        """Requests without a response yet."""
         self._freed_total = 0
-        """Bytes of all chunks that were used up; written by who uses them, maybe another thread."""
-        self._settled_total = 0
-        """How much of it the machine knows."""
+        """Bytes of all chunks that were released; written by the consumer's thread."""
+        self._released_total = 0
+        """How much of it the machine has been credited."""
         self._lacks_room = False
-        """Something would be asked for if chunks were used up."""
+        """A fetch is waiting for chunks to be released."""
 
     @property
     def is_failing(self) -> bool:
-        """A leader is being looked for: an error will tell what is wrong when time is up."""
-        return bool(self._seeking)
+        """A leader search is in progress: it raises a specific error when it times out."""
+        return bool(self._recovery_count)
 
-    def stalled(self, within_s: float) -> ClientError:
-        """What to say when nothing came for so long."""
+    def stalled_error(self, within_s: float) -> ClientError:
+        """The error for a read without records for that long."""
         pending = self.machine.pending()
         places = ", ".join(f"{name} from offset {at}" for name, at in pending[:3])
-        what = f"reading {places or 'records'} (nothing came; does the range end behind the log?)"
+        what = f"reading {places or 'records'} (no records; does the range end after the log?)"
         last = next((one.last for one in self._attempts.values()), None)
         return DeadlinePassed(what, within_s=within_s, last_error=last)
 
     async def run(self) -> None:
-        """Deliver every chunk; raises the error that ended it, after what came before."""
+        """Deliver every chunk; raises the error that ended the read, after earlier chunks."""
         self._slot = self._cluster.fetch_slots.take()
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for partition in self.machine.without_leader():
-                    self._begin(partition)
-                self._look_for_end()
+                    self._start_leader_search(partition)
+                self._check_done()
                 await self._ended.wait()
                 if self._error is not None:
-                    raise _Ended  # takes the tasks down
+                    raise _Ended  # cancels the tasks
         except* _Ended:
             pass
         finally:
@@ -119,92 +119,94 @@ class Fetching:
         if self._error is not None:
             raise self._error
 
-    def use_up(self, chunk: Chunk) -> bool:
-        """A chunk's memory is free again; True: `ask_all` has to be called on the loop's thread.
+    def release_chunk(self, chunk: Chunk) -> bool:
+        """Release a chunk's memory; True: `send_ready` must be called on the loop's thread.
 
-        For the one thread that takes the chunks. No lock is needed: it writes the total before it
-        reads the flag, and the loop's thread sets the flag before it reads the total.
+        For the one thread that consumes the chunks. No lock is needed: it writes the total before
+        it reads the flag, and the loop's thread sets the flag before it reads the total.
         """
         self._freed_total += chunk.charge_bytes
         return self._lacks_room
 
     # -- the path of records
 
-    def ask_all(self) -> None:
-        """There is room again, perhaps."""
+    def send_ready(self) -> None:
+        """Send the fetches that now fit into the bound on memory."""
         self._lacks_room = False
-        for broker_id in self.machine.brokers_to_ask():
-            self._ask_now(broker_id)
+        for broker_id in self.machine.idle_brokers():
+            self._send_next_or_fail(broker_id)
 
-    def _next_ask(self, broker_id: BrokerId) -> FetchAsk | None:
-        self._settle()
-        ask = self.machine.next_ask(broker_id)
-        if ask is None and self.machine.brokers_to_ask():
+    def _next_request(self, broker_id: BrokerId) -> FetchRequestSpec | None:
+        self._release_used()
+        request = self.machine.next_request(broker_id)
+        if request is None and self.machine.idle_brokers():
             self._lacks_room = True
-            self._settle()
-            ask = self.machine.next_ask(broker_id)
-        return ask
+            self._release_used()
+            request = self.machine.next_request(broker_id)
+        return request
 
-    def _settle(self) -> None:
+    def _release_used(self) -> None:
         freed_total = self._freed_total
-        self.machine.released(freed_total - self._settled_total)
-        self._settled_total = freed_total
+        self.machine.release(freed_total - self._released_total)
+        self._released_total = freed_total
 
-    def _ask(self, broker_id: BrokerId) -> None:
-        """Send what the broker can be asked for, if anything."""
-        ask = self._next_ask(broker_id)
-        if ask is None:
+    def _send_next(self, broker_id: BrokerId) -> None:
+        """Send the next fetch to the broker, if there is one."""
+        request = self._next_request(broker_id)
+        if request is None:
             return
         connection = self._connections[broker_id]
         try:
-            version = fetch_version(connection, has_ids=ask.has_ids)
-            body = fetch_body(ask, self._limits, version)
+            version = fetch_version(connection, has_ids=request.has_ids)
+            body = fetch_body(request, self._limits, version)
             connection.send_raw(
                 ApiKey.FETCH,
                 version,
                 (body,),
-                partial(self._answered, ask, version),
+                partial(self._on_outcome, request, version),
                 timeout_s=self._cluster.settings.request_timeout_s
                 + self._limits.wait_ms_max / 1000,
             )
         except RpcError as error:
-            # Mostly a connection that was idle: not a failure of anybody, so it is made again.
-            self._lost(ask, error, counts=error.may_have_been_processed)
+            # Mostly a connection that was closed while idle: no failure, so it is reopened.
+            self._on_lost(request, error, is_failure=error.may_have_been_processed)
             return
         self._under_way += 1
 
-    def _answered(self, ask: FetchAsk, version: int, outcome: memoryview | RpcError) -> None:
+    def _on_outcome(
+        self, request: FetchRequestSpec, version: int, outcome: memoryview | RpcError
+    ) -> None:
         self._under_way -= 1
         if self._is_closed:
             self._give_back_slot()
             return
         if isinstance(outcome, RpcError):
-            self._lost(ask, outcome, counts=True)
+            self._on_lost(request, outcome, is_failure=True)
             return
         try:
-            self._take(ask, FetchResponse.decode(outcome, version))
+            self._take(request, FetchResponse.decode(outcome, version))
         except MalformedFrame as error:
             self._fail(AnswerUnreadable("a fetch", str(error)))
         except Exception as error:  # noqa: BLE001 - the loop would log it, and the reader wait on
             self._fail(error)
 
-    def _take(self, ask: FetchAsk, response: FetchResponse) -> None:
-        answered = self.machine.on_answer(ask, response)
+    def _take(self, request: FetchRequestSpec, response: FetchResponse) -> None:
+        result = self.machine.on_response(request, response)
         if self._attempts:
-            for partition in answered.served:
+            for partition in result.served:
                 self._attempts.pop(partition, None)
-        # The next request leaves before anybody looks at these records.
-        if not answered.errors:
-            self._ask(ask.broker_id)
-        for chunk in answered.chunks:
+        # The next request is sent before these records are decoded.
+        if not result.errors:
+            self._send_next(request.broker_id)
+        for chunk in result.chunks:
             self._deliver(chunk)
-        for trouble in answered.troubles:
-            self._seek(self._mend(trouble), f"mend {trouble.partition}")
-        if answered.errors:
-            self._fail(answered.errors[0])
-        self._look_for_end()
+        for failure in result.failures:
+            self._start_recovery(self._recover(failure), f"mend {failure.partition}")
+        if result.errors:
+            self._fail(result.errors[0])
+        self._check_done()
 
-    def _look_for_end(self) -> None:
+    def _check_done(self) -> None:
         if self.machine.is_done:
             self._ended.set()
 
@@ -214,7 +216,7 @@ class Fetching:
         self._ended.set()
 
     def _give_back_slot(self) -> None:
-        """Not before the last answer came: the next read would have to wait for it."""
+        """Not before the last response: the next read would have to wait for it."""
         if self._slot < 0 or self._under_way:
             return
         slots, slot, self._slot = self._cluster.fetch_slots, self._slot, -1
@@ -230,26 +232,30 @@ class Fetching:
 
     # -- leaders
 
-    def _lost(self, ask: FetchAsk, error: RpcError, *, counts: bool) -> None:
-        self.machine.lost(ask)
-        self._connections.pop(ask.broker_id, None)
+    def _on_lost(self, request: FetchRequestSpec, error: RpcError, *, is_failure: bool) -> None:
+        self.machine.on_lost(request)
+        self._connections.pop(request.broker_id, None)
         if self._is_closed:
             return
-        for one in ask.partitions:
-            self._begin(one.partition, error if counts else None)
+        for one in request.partitions:
+            self._start_leader_search(one.partition, error if is_failure else None)
 
-    def _begin(self, partition: TopicPartition, failure: Failure | None = None) -> None:
-        self._seek(self._lead(partition, failure), f"find the leader of {partition}")
+    def _start_leader_search(
+        self, partition: TopicPartition, failure: Failure | None = None
+    ) -> None:
+        self._start_recovery(
+            self._find_leader(partition, failure), f"find the leader of {partition}"
+        )
 
-    def _seek(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        self._seeking += 1
-        self._tasks.create_task(work, name=name).add_done_callback(self._sought)
+    def _start_recovery(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._recovery_count += 1
+        self._tasks.create_task(work, name=name).add_done_callback(self._on_recovery_done)
 
-    def _sought(self, _: object) -> None:
-        self._seeking -= 1
+    def _on_recovery_done(self, _: object) -> None:
+        self._recovery_count -= 1
 
-    async def _lead(self, partition: TopicPartition, failure: Failure | None = None) -> None:
-        """Find who leads and begin to ask; after a failure not at once."""
+    async def _find_leader(self, partition: TopicPartition, failure: Failure | None = None) -> None:
+        """Find the leader and start to fetch; after a failure with backoff."""
         attempts = self._attempts_of(partition)
         try:
             while True:
@@ -269,28 +275,28 @@ class Fetching:
         except ClientError as error:
             self._fail(error)
             return
-        self._led(partition, found)
+        self._use_leader(partition, found)
 
-    def _led(self, partition: TopicPartition, found: LeaderConnection) -> None:
+    def _use_leader(self, partition: TopicPartition, found: LeaderConnection) -> None:
         leader = found.leader
         broker_id = leader.broker.broker_id
-        self.machine.found_leader(
+        self.machine.set_leader(
             partition, broker_id, leader_epoch=leader.leader_epoch, topic_id=leader.topic_id
         )
         self._connections[broker_id] = found.connection
-        # Those that became ready in the same moment go into the same request.
-        asyncio.get_running_loop().call_soon(self._ask_now, broker_id)
+        # Partitions that become ready in the same event-loop iteration share a request.
+        asyncio.get_running_loop().call_soon(self._send_next_or_fail, broker_id)
 
-    def _ask_now(self, broker_id: BrokerId) -> None:
+    def _send_next_or_fail(self, broker_id: BrokerId) -> None:
         if self._is_closed or broker_id not in self._connections:
             return
         try:
-            self._ask(broker_id)
+            self._send_next(broker_id)
         except Exception as error:  # noqa: BLE001 - the loop would log it, and the reader wait on
             self._fail(error)
 
     def _attempts_of(self, partition: TopicPartition) -> Attempts:
-        """Since the partition began to fail; an answer ends it."""
+        """The attempts since the partition's first failure; a response ends them."""
         found = self._attempts.get(partition)
         if found is None:
             what = f"reading {partition} from offset {self.machine.position(partition)}"
@@ -301,7 +307,7 @@ class Fetching:
     async def _check_epoch(
         self, partition: TopicPartition, found: LeaderConnection, attempts: Attempts
     ) -> None:
-        """With versions that cannot ask it in every fetch: was the log cut below what was read?"""
+        """Detect truncation below the position, for versions that cannot in every fetch."""
         epoch, position = self.machine.last_epoch(partition), self.machine.position(partition)
         version = fetch_version(found.connection, has_ids=found.leader.topic_id is not None)
         if epoch < 0 or position is None or version >= FIRST_WITH_LAST_EPOCH:
@@ -313,38 +319,38 @@ class Fetching:
         if 0 <= end < position:
             raise LogTruncated(partition, position=position, diverges_at=end)
 
-    # -- trouble
+    # -- failures
 
-    async def _mend(self, trouble: Trouble) -> None:
-        """A leader did not serve a partition."""
-        partition = trouble.partition
-        if trouble.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            await self._check_range(partition, trouble.offset)
+    async def _recover(self, failure: PartitionFailure) -> None:
+        """Recover a partition that its leader did not serve."""
+        partition = failure.partition
+        if failure.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._check_range(partition, failure.offset)
             return
-        if trouble.hint is not None:
+        if failure.hint is not None:
             before = self._cluster.metadata.leader_of(partition)
-            self._cluster.partition_failed(partition, trouble.code, trouble.hint)
+            self._cluster.partition_failed(partition, failure.code, failure.hint)
             if self._cluster.metadata.leader_of(partition) != before:
                 self._attempts_of(partition)
-                await self._lead(partition)  # the answer told who leads now
+                await self._find_leader(partition)  # the response named the new leader
                 return
-        await self._lead(partition, trouble.code)
+        await self._find_leader(partition, failure.code)
 
     async def _check_range(self, partition: TopicPartition, wanted: Offset) -> None:
-        """An offset is out of the range of who answered; tell the range, if it is so."""
+        """Check an OFFSET_OUT_OF_RANGE; raises it with the range if the leader confirms it."""
         attempts = self._attempts_of(partition)
         try:
             start = await self._offset(partition, EARLIEST, attempts)
             end = await self._offset(partition, LATEST, attempts)
             if not start <= wanted <= end:
                 raise OffsetOutOfRange(partition, wanted=wanted, start=start, end=end)
-            # Whoever answered was behind; or is not the leader any more.
+            # The broker that responded was behind, or is not the leader any more.
             code = ErrorCode.OFFSET_OUT_OF_RANGE
             await asyncio.sleep(attempts.failed(code, now_s=self._cluster.now_s()))
         except ClientError as error:
             self._fail(error)
             return
-        await self._lead(partition)
+        await self._find_leader(partition)
 
     async def _offset(
         self, partition: TopicPartition, spec: OffsetSpec, attempts: Attempts
@@ -356,4 +362,4 @@ class Fetching:
 
 
 class _Ended(Exception):
-    """The read ends with an error that was noted."""
+    """The read ends with the error in `_error`."""

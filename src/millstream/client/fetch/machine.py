@@ -1,17 +1,18 @@
-"""What to ask for next and what an answer means, without I/O and without a clock.
+"""What to fetch next and what a response means, without I/O and without a clock.
 
-One request per broker is under way at a time, and the next one goes out before the answer's records
-are decoded: the headers of its batches tell where it goes on. Every request carries the epoch of
-the last batch that was read, so that a leader whose log was cut below it says so (KIP-320).
+One request per broker is in flight at a time, and the next one is sent before the response's
+records are decoded: the headers of its batches say where to continue. Every request has the epoch
+of the last batch that was read, so that a leader whose log was truncated below it reports that
+(KIP-320).
 
-A partition is in a request again while its earlier chunks wait to be used, as long as everything
-together stays below the bound. Those that waited longest come first: a broker fills its answer in
-the order of the request, and only the first is sure to get a batch that is larger than the limits.
+A partition is fetched again while its earlier chunks are buffered, as long as all of them stay
+below the bound. Partitions that waited longest come first: a broker fills its response in the order
+of the request, and only the first is guaranteed to get a batch that is larger than the limits.
 
-A reader of committed records can be left in front of a gap that ends where an open transaction
-begins: compaction took the records, and nothing behind them may be sent. So when a partition
-stays empty although all of its range is stable, one batch is asked for without isolation, just to
-see its offset: if it begins behind the range, the range was read.
+A read_committed reader can be stuck before a gap that ends where an open transaction begins:
+compaction removed the records, and nothing after them may be sent. So when a partition stays empty
+although all of its range is stable, one batch is fetched with read_uncommitted, just to see its
+offset: if it begins after the range, the range is complete.
 """
 
 from collections.abc import Iterable
@@ -48,33 +49,33 @@ if TYPE_CHECKING:
     from array import array
 
 
-class PartitionAsk(NamedTuple):
+class PartitionFetchSpec(NamedTuple):
     """One partition of a request."""
 
     partition: TopicPartition
     offset: Offset
     leader_epoch: LeaderEpoch
     last_epoch: LeaderEpoch
-    """Of the last batch that was read; -1: none was."""
+    """Of the last batch that was read; -1: none."""
     topic_id: TopicId | None
 
 
-class FetchAsk(NamedTuple):
+class FetchRequestSpec(NamedTuple):
     """One request, to be sent now."""
 
     broker_id: BrokerId
-    partitions: tuple[PartitionAsk, ...]
+    partitions: tuple[PartitionFetchSpec, ...]
     bytes_max: int
     is_peek: bool = False
-    """Only to see where the next batch begins, committed or not."""
+    """Only to see where the next batch begins, also in an open transaction."""
 
     @property
     def has_ids(self) -> bool:
         return all(one.topic_id is not None for one in self.partitions)
 
 
-class Trouble(NamedTuple):
-    """A partition that was not served; it is not asked for until a leader is found again."""
+class PartitionFailure(NamedTuple):
+    """A partition that was not served; it is not fetched until a leader is set again."""
 
     partition: TopicPartition
     code: ErrorCode
@@ -82,20 +83,20 @@ class Trouble(NamedTuple):
     hint: LeaderHint | None
 
 
-class Answered(NamedTuple):
-    """What an answer brought."""
+class FetchResult(NamedTuple):
+    """The result of a response."""
 
     chunks: list[Chunk]
-    troubles: list[Trouble]
-    """To be tried again."""
+    failures: list[PartitionFailure]
+    """To be retried."""
     errors: list[ClientError]
-    """What ends the read, after these chunks."""
+    """Errors that end the read, after these chunks."""
     served: list[TopicPartition]
-    """Those that a leader answered well, with records or without."""
+    """Partitions without an error, with records or without."""
 
 
 class _Partition:
-    """Where the reading of one partition is."""
+    """The read position of one partition."""
 
     __slots__ = (
         "broker_id",
@@ -129,20 +130,20 @@ class FetchMachine:
     def __init__(self, ranges: Iterable[ReadRange], limits: FetchLimits) -> None:
         self._limits = limits
         self._partitions: dict[TopicPartition, _Partition] = {}
-        """Those that waited longest for an answer first."""
+        """Those that waited longest for a response first."""
         for one in ranges:
             invariant(one.partition not in self._partitions, "read twice", partition=one.partition)
             partition = _Partition(one)
             if not partition.is_done:
                 self._partitions[one.partition] = partition
         self._held_bytes = 0
-        """Of chunks that were handed out and not released."""
-        self._asked_bytes: dict[BrokerId, int] = {}
-        """What the request under way to each broker may bring."""
+        """Of chunks that were delivered and not released."""
+        self._in_flight_bytes: dict[BrokerId, int] = {}
+        """What the request in flight to each broker may return."""
 
     @property
     def is_done(self) -> bool:
-        """Everything was handed out."""
+        """Everything was delivered."""
         return not self._partitions
 
     @property
@@ -151,11 +152,11 @@ class FetchMachine:
 
     @property
     def reserved_bytes(self) -> int:
-        """That requests under way may bring."""
-        return sum(self._asked_bytes.values())
+        """What requests in flight may return."""
+        return sum(self._in_flight_bytes.values())
 
     def pending(self) -> list[tuple[TopicPartition, Offset]]:
-        """What is not read to its end, and where it is."""
+        """Partitions that are not read to their end, with their positions."""
         return [(one.name, one.position) for one in self._partitions.values()]
 
     def position(self, name: TopicPartition) -> Offset | None:
@@ -169,7 +170,7 @@ class FetchMachine:
         return one.last_epoch if one is not None else NO_LEADER_EPOCH
 
     def topic_id(self, name: TopicPartition) -> TopicId | None:
-        """The topic that the range is of, once it is known."""
+        """The topic id of the range, once it is known."""
         one = self._partitions.get(name)
         return one.topic_id if one is not None else None
 
@@ -178,7 +179,7 @@ class FetchMachine:
     def without_leader(self) -> list[TopicPartition]:
         return [one.name for one in self._partitions.values() if one.broker_id is None]
 
-    def found_leader(
+    def set_leader(
         self,
         name: TopicPartition,
         broker_id: BrokerId,
@@ -186,7 +187,7 @@ class FetchMachine:
         leader_epoch: LeaderEpoch,
         topic_id: TopicId | None,
     ) -> None:
-        """The partition may be asked for there."""
+        """Fetch the partition from this broker from now on."""
         one = self._partitions.get(name)
         if one is None:
             return
@@ -199,82 +200,82 @@ class FetchMachine:
         if topic_id is not None:
             one.topic_id = topic_id
 
-    # -- asking
+    # -- requests
 
-    def brokers_to_ask(self) -> list[BrokerId]:
-        """That lead something which is wanted, and have no request under way."""
+    def idle_brokers(self) -> list[BrokerId]:
+        """Leaders of unfinished partitions without a request in flight."""
         found = dict.fromkeys(one.broker_id for one in self._partitions.values())
-        return [one for one in found if one is not None and one not in self._asked_bytes]
+        return [one for one in found if one is not None and one not in self._in_flight_bytes]
 
-    def next_ask(self, broker_id: BrokerId) -> FetchAsk | None:
-        """What to send to the broker now; None while there is nothing, or no room for it."""
-        if broker_id in self._asked_bytes:
+    def next_request(self, broker_id: BrokerId) -> FetchRequestSpec | None:
+        """The request to send to the broker now; None: nothing to fetch, or no memory for it."""
+        if broker_id in self._in_flight_bytes:
             return None
         wanted = [one for one in self._partitions.values() if one.broker_id == broker_id]
         if not wanted:
             return None
         if wanted[0].peeks:
-            self._asked_bytes[broker_id] = 1
-            return FetchAsk(broker_id, (_asked(wanted[0]),), 1, is_peek=True)
+            self._in_flight_bytes[broker_id] = 1
+            return FetchRequestSpec(broker_id, (_partition_spec(wanted[0]),), 1, is_peek=True)
         bytes_max = self._room_for(len(wanted))
         if bytes_max is None:
             return None
-        self._asked_bytes[broker_id] = bytes_max
-        return FetchAsk(broker_id, tuple(map(_asked, wanted)), bytes_max)
+        self._in_flight_bytes[broker_id] = bytes_max
+        return FetchRequestSpec(broker_id, tuple(map(_partition_spec, wanted)), bytes_max)
 
     def _room_for(self, count: int) -> int | None:
-        """What a request about so many partitions may bring; None: wait."""
+        """Maximum bytes of a request for that many partitions; None: wait."""
         limits = self._limits
-        if not self._held_bytes and not self._asked_bytes:
-            # Nothing else is there: even with the smallest bound the read must go on.
+        if not self._held_bytes and not self._in_flight_bytes:
+            # Nothing else is buffered: even with the smallest bound the read must progress.
             room = limits.prefetch_bytes_max
         else:
             room = limits.prefetch_bytes_max - self._held_bytes - self.reserved_bytes
             if room < limits.partition_bytes_max:
                 return None
-        # No broker takes all the room from the others.
+        # No broker takes all the memory from the others.
         brokers = {one.broker_id for one in self._partitions.values()}
         share = max(limits.partition_bytes_max, limits.prefetch_bytes_max // len(brokers))
         return min(limits.fetch_bytes_max, share, room, count * limits.partition_bytes_max)
 
-    def released(self, byte_count: int) -> None:
-        """A chunk was used up."""
+    def release(self, byte_count: int) -> None:
+        """Chunks of that many bytes were released."""
         self._held_bytes -= byte_count
         invariant(self._held_bytes >= 0, "released more than was held", held=self._held_bytes)
 
     # -- answers
 
-    def lost(self, ask: FetchAsk) -> None:
+    def on_lost(self, request: FetchRequestSpec) -> None:
         """The request failed; its partitions need a leader again."""
-        del self._asked_bytes[ask.broker_id]
-        for asked in ask.partitions:
-            one = self._partitions[asked.partition]
+        del self._in_flight_bytes[request.broker_id]
+        for spec in request.partitions:
+            one = self._partitions[spec.partition]
             one.broker_id, one.peeks = None, False
 
-    def on_answer(self, ask: FetchAsk, response: FetchResponse) -> Answered:
-        """Move the positions; what to hand out, to repair and to tell."""
-        del self._asked_bytes[ask.broker_id]
+    def on_response(self, request: FetchRequestSpec, response: FetchResponse) -> FetchResult:
+        """Advance the positions; returns chunks to deliver, failures to retry, and errors."""
+        del self._in_flight_bytes[request.broker_id]
         top = response.error_code
-        found = Answered([], [], [], [])
-        told = _by_partition(ask, response)
-        for asked in ask.partitions:
-            one = self._partitions[asked.partition]
-            data = told.get(one.name)
+        found = FetchResult([], [], [], [])
+        by_partition = _by_partition(request, response)
+        for spec in request.partitions:
+            one = self._partitions[spec.partition]
+            data = by_partition.get(one.name)
             if top != ErrorCode.NONE:
                 data = PartitionData(partition_index=one.name.partition, error_code=top)
             if data is None:
-                # Who is throttled gets an answer without partitions, and waits where it is read.
+                # A throttled client gets a response without partitions; the connection waits.
                 if not response.throttle_time_ms:
-                    found.errors.append(AnswerUnreadable(_about(one), "nothing was said about it"))
+                    found.errors.append(AnswerUnreadable(_about(one), "it has nothing about it"))
             elif data.error_code != ErrorCode.NONE:
                 self._refused(one, data, found)
             else:
                 self._served(one, data, found)
-        if found.troubles and response.node_endpoints:
-            found = found._replace(troubles=_with_endpoints(found.troubles, response))
+        if found.failures and response.node_endpoints:
+            found = found._replace(failures=_with_endpoints(found.failures, response))
         return found._replace(chunks=self._charged(found.chunks))
 
-    def _refused(self, one: _Partition, data: PartitionData, found: Answered) -> None:
+    def _refused(self, one: _Partition, data: PartitionData, found: FetchResult) -> None:
         one.broker_id, one.peeks = None, False
         code = code_of(data.error_code)
         if code is not ErrorCode.OFFSET_OUT_OF_RANGE and not remedy_for(code).is_retry:
@@ -285,9 +286,9 @@ class FetchMachine:
         hint = None
         if leader.leader_id >= 0 and leader.leader_epoch >= 0:
             hint = LeaderHint(leader.leader_id, leader.leader_epoch)
-        found.troubles.append(Trouble(one.name, code, one.position, hint))
+        found.failures.append(PartitionFailure(one.name, code, one.position, hint))
 
-    def _served(self, one: _Partition, data: PartitionData, found: Answered) -> None:
+    def _served(self, one: _Partition, data: PartitionData, found: FetchResult) -> None:
         diverging = data.diverging_epoch
         if diverging.epoch >= 0 or diverging.end_offset >= 0:
             at = Offset(max(0, diverging.end_offset))
@@ -307,12 +308,12 @@ class FetchMachine:
             self._partitions[one.name] = one  # at the end of the line
 
     def _may_be_gap(self, one: _Partition, data: PartitionData) -> bool:
-        """Whether nothing came although the rest of the range can be sent, if there is any."""
+        """Whether nothing was returned although the rest of the range is stable."""
         if not self._limits.is_committed or one.end is None:
             return False
         return data.last_stable_offset >= one.end and next(iter(self._partitions.values())) is one
 
-    def _peeked(self, one: _Partition, data: PartitionData, found: Answered) -> None:
+    def _peeked(self, one: _Partition, data: PartitionData, found: FetchResult) -> None:
         one.peeks = False
         records = memoryview(data.records or b"")
         rows, _, _ = walk(records, 0, len(records), check_crc=False, size_max=BATCH_BYTES_MAX)
@@ -321,7 +322,7 @@ class FetchMachine:
             found.chunks.append(Chunk(one.name, memoryview(b""), start, one.end, (), 0))
 
     def _advance(
-        self, one: _Partition, records: memoryview, data: PartitionData, found: Answered
+        self, one: _Partition, records: memoryview, data: PartitionData, found: FetchResult
     ) -> None:
         rows, valid_end, reason = walk(
             records, 0, len(records), check_crc=False, size_max=BATCH_BYTES_MAX
@@ -334,8 +335,8 @@ class FetchMachine:
             why = f"malformed: {Reason(reason).name.lower()}"
             found.errors.append(RecordsUnreadable(one.name, offset=one.position, why=why))
         elif not found.chunks and len(found.served) == 1:
-            # The first of an answer has at least one batch whole, whatever the limits.
-            why = f"{len(records)} bytes without a whole batch"
+            # The first partition has at least one complete batch, whatever the limits.
+            why = f"{len(records)} bytes without a complete batch"
             found.errors.append(AnswerUnreadable(_about(one), why))
 
     def _take(
@@ -344,9 +345,9 @@ class FetchMachine:
         rows: "array[int]",
         records: memoryview,
         data: PartitionData,
-        found: Answered,
+        found: FetchResult,
     ) -> None:
-        """Whole batches came: hand them out, and go on behind them."""
+        """Deliver complete batches, and continue after them."""
         start, after_last = one.position, rows[LAST_OFFSET - ROW_FIELDS] + 1
         if after_last <= start:
             found.errors.append(AnswerUnreadable(_about(one), f"batches end at {after_last}"))
@@ -360,7 +361,7 @@ class FetchMachine:
         found.chunks.append(Chunk(one.name, records, start, one.position, aborted, records.nbytes))
 
     def _charged(self, chunks: list[Chunk]) -> list[Chunk]:
-        """The answer's memory is free when the last of its chunks is: that one is charged all."""
+        """The response's memory is free when its last chunk is: that one is charged all of it."""
         if not chunks:
             return chunks
         total = sum(one.charge_bytes for one in chunks)
@@ -369,13 +370,17 @@ class FetchMachine:
         return [*charged, chunks[-1]._replace(charge_bytes=total)]
 
 
-def _asked(one: _Partition) -> PartitionAsk:
-    return PartitionAsk(one.name, one.position, one.leader_epoch, one.last_epoch, one.topic_id)
+def _partition_spec(one: _Partition) -> PartitionFetchSpec:
+    return PartitionFetchSpec(
+        one.name, one.position, one.leader_epoch, one.last_epoch, one.topic_id
+    )
 
 
-def _by_partition(ask: FetchAsk, response: FetchResponse) -> dict[TopicPartition, PartitionData]:
-    """The answer's parts under the names that were asked for."""
-    names = {one.topic_id: one.partition.topic for one in ask.partitions if one.topic_id}
+def _by_partition(
+    request: FetchRequestSpec, response: FetchResponse
+) -> dict[TopicPartition, PartitionData]:
+    """The parts of a response by partition, with topic ids resolved to names."""
+    names = {one.topic_id: one.partition.topic for one in request.partitions if one.topic_id}
     found: dict[TopicPartition, PartitionData] = {}
     for topic in response.responses:
         name = topic.topic or names.get(TopicId(topic.topic_id), "")
@@ -384,15 +389,17 @@ def _by_partition(ask: FetchAsk, response: FetchResponse) -> dict[TopicPartition
     return found
 
 
-def _with_endpoints(troubles: list[Trouble], response: FetchResponse) -> list[Trouble]:
-    """Their hints with the addresses that the answer told."""
-    told = tuple(
+def _with_endpoints(
+    failures: list[PartitionFailure], response: FetchResponse
+) -> list[PartitionFailure]:
+    """Their leader hints with the endpoints of the response."""
+    endpoints = tuple(
         Broker(BrokerId(one.node_id), one.host, one.port, one.rack)
         for one in response.node_endpoints
     )
     return [
-        one._replace(hint=one.hint._replace(endpoints=told)) if one.hint is not None else one
-        for one in troubles
+        one._replace(hint=one.hint._replace(endpoints=endpoints)) if one.hint is not None else one
+        for one in failures
     ]
 
 

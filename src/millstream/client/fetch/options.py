@@ -9,27 +9,27 @@ from millstream.client.settings import ClientSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """None is what the client's settings say."""
+    """None: as in the client's settings."""
 
     timeout_s: float | None = None
-    """How long a read may go without coming a step further, and a leader be looked for
-    (`default.api.timeout.ms`). A read without an end waits for new records for ever."""
+    """How long a read may make no progress, and a leader search may take
+    (`default.api.timeout.ms`). A read without an end waits for new records forever."""
     is_committed: bool | None = None
     batch_bytes: int | None = None
-    """Of records in one Arrow batch, aimed at."""
+    """Target size of one Arrow batch."""
     batch_rows_max: int | None = None
     prefetch_bytes_max: int | None = None
     partition_bytes_max: int | None = None
 
     def limits(self, settings: ClientSettings) -> FetchLimits:
-        """With the settings for what is not said here."""
+        """With the settings for options that are None."""
         found = FetchLimits.of(settings, is_committed=self.is_committed)
-        said = {
+        given = {
             name: value
             for name in ("prefetch_bytes_max", "partition_bytes_max")
             if (value := getattr(self, name)) is not None
         }
-        return replace(found, **said) if said else found
+        return replace(found, **given) if given else found
 
 
 NO_OPTIONS: Final = ReadOptions()

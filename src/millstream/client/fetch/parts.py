@@ -1,4 +1,4 @@
-"""Chunks decoded part by part: what readers of columns and of plain rows have in common."""
+"""Decodes chunks part by part: common to Arrow batches and Python rows."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_BYTES: Final = 4 * MIB
-"""Of records in one Arrow batch: Spark gains nothing by more, and below 2,000 rows it loses."""
+"""Of records in one Arrow batch: more brings nothing in Spark, below 2,000 rows it is slower."""
 
 
 class PartitionBatch(NamedTuple):
@@ -23,7 +23,7 @@ class PartitionBatch(NamedTuple):
     partition: TopicPartition
     batch: "pa.RecordBatch"
     next_offset: Offset
-    """Where to go on behind these rows."""
+    """Where to continue after these rows."""
 
 
 def decoded_parts(
@@ -36,14 +36,14 @@ def decoded_parts(
         try:
             decoded = decode(chunk.records, position, end, options(offset, chunk.stop))
         except MalformedRecords as error:
-            malformed, end = error, error.position  # what comes before it is good
+            malformed, end = error, error.position  # what comes before it is valid
             if end > position:
                 continue
             break
         if decoded.next_offset == offset:
-            break  # nothing whole is left: the batch behind it is the malformed one
+            break  # no complete batch is left: the next one is the malformed one
         position, offset = decoded.position, Offset(decoded.next_offset)
         yield decoded
     if offset < chunk.stop and chunk.records:
-        why = str(malformed) if malformed is not None else "not whole"
+        why = str(malformed) if malformed is not None else "incomplete"
         raise RecordsUnreadable(chunk.partition, offset=offset, why=why)

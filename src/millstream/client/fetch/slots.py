@@ -1,8 +1,8 @@
-"""Which connection a read takes."""
+"""Assigns connections to reads."""
 
 
 class FetchSlots:
-    """Numbers for the connections of reads; one that is given back is used again first.
+    """Numbers for the connections of reads; a returned one is reused first.
 
     So a process that reads one range after another keeps one connection to each broker.
     """
@@ -21,7 +21,7 @@ class FetchSlots:
         return slot
 
     def uses(self, slot: int) -> int:
-        """How often it was taken: who finds the same number later knows that nobody came."""
+        """How often it was taken; an unchanged count means no other read has used it since."""
         return self._uses[slot]
 
     def give_back(self, slot: int) -> None:

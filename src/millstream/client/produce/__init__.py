@@ -1,4 +1,4 @@
-"""Writing records: which batch goes when, to which broker, and what its answer means.
+"""The idempotent producer: which batch is sent when, to which broker, and what responses mean.
 
 `machine.py` decides and does no I/O; `sender.py` is its shell on a Cluster. `row_partitioner.py`
 turns columns into batches of partitions. Users call `client/column_producer.py` (asyncio) or

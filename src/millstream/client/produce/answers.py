@@ -1,4 +1,4 @@
-"""What a broker's answer to a batch means for it, and for those behind it."""
+"""What a broker's response to a batch means for it, and for those after it."""
 
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -9,14 +9,14 @@ from millstream.wire.errors import ErrorCode
 
 
 class Answer(NamedTuple):
-    """Of one partition in one produce request; or that there was none."""
+    """The outcome of one partition of a produce request."""
 
     failure: Failure
-    """NONE when it was stored; an RpcError when nothing was heard."""
+    """NONE when it was stored; an RpcError when there was no response."""
     base_offset: Offset = NO_OFFSET
     message: str | None = None
     bad_row: int | None = None
-    """Which record of the batch was refused, where the broker told."""
+    """Which record of the batch was refused, if the broker said so."""
 
 
 class Verdict(Enum):
@@ -24,15 +24,15 @@ class Verdict(Enum):
 
     STORED = auto()
     AGAIN = auto()
-    """The same bytes once more, later."""
+    """Retry the same bytes later."""
     OUT_OF_ORDER = auto()
-    """The broker misses something before it, or has forgotten the producer."""
+    """The broker misses an earlier batch, or has forgotten the producer."""
     SPLIT = auto()
-    """Too large as it is."""
+    """Too large."""
     FAILED = auto()
-    """Never to be sent again; those behind it may go on."""
+    """Not to be sent again; later batches may continue."""
     FATAL = auto()
-    """Nothing of this producer can be written any more."""
+    """This producer cannot write anything any more."""
 
 
 _VERDICTS: Final = {
@@ -59,11 +59,11 @@ _LEFT_OPEN: Final = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Codes with which the batch may be in the log all the same."""
+"""Codes with which the batch may still be in the log."""
 
 
 def verdict_on(failure: Failure) -> Verdict:
-    """By the answer alone."""
+    """From the response alone."""
     if isinstance(failure, ErrorCode) and failure in _VERDICTS:
         return _VERDICTS[failure]
     return Verdict.AGAIN if remedy_for(failure).is_retry else Verdict.FAILED

@@ -1,14 +1,14 @@
-"""Small batches put together, so that each does not become a record batch of its own."""
+"""Coalesces small batches, so that each does not become a record batch of its own."""
 
 from typing import Any, NamedTuple, cast
 
 from millstream.client.produce.batches import Source
-from millstream.client.produce.plain_batch import PlainBatch, PlainSchema, concat_plain
+from millstream.client.produce.bytes_batch import BytesBatch, BytesSchema, concat_bytes
 from millstream.client.produce.rows import RowBatch
 
 
 class Portion(NamedTuple):
-    """What was gathered, as one batch."""
+    """The gathered rows, as one batch."""
 
     batch: RowBatch
     topic: str | None
@@ -16,7 +16,7 @@ class Portion(NamedTuple):
 
 
 class Gatherer:
-    """Decides when there is enough; holds batches of one schema and one topic."""
+    """Gathers batches of one schema and one topic until there are enough."""
 
     def __init__(self, *, bytes_min: int) -> None:
         self._bytes_min = bytes_min
@@ -26,7 +26,7 @@ class Gatherer:
         self.bytes = 0
 
     def takes(self, size: int) -> bool:
-        """Whether a batch of that size is small."""
+        """Whether a batch of that size is small enough to be gathered."""
         return size < self._bytes_min
 
     @property
@@ -38,11 +38,11 @@ class Gatherer:
         return self.bytes >= self._bytes_min
 
     def fits(self, schema: Any, topic: str | None) -> bool:
-        """Whether it can be put to what is there."""
+        """Whether a batch can be added to the gathered ones."""
         if not self._batches:
             return True
         known: Any = self._batches[0].schema
-        is_same_kind = isinstance(schema, PlainSchema) == isinstance(known, PlainSchema)
+        is_same_kind = isinstance(schema, BytesSchema) == isinstance(known, BytesSchema)
         return topic == self._topic and is_same_kind and bool(schema.equals(known))
 
     def add(self, batch: RowBatch, topic: str | None, write: int) -> None:
@@ -52,7 +52,7 @@ class Gatherer:
         self.bytes += batch.nbytes
 
     def take(self) -> Portion | None:
-        """Everything, or None."""
+        """Everything gathered, or None."""
         if not self._batches:
             return None
         starts: list[int] = []
@@ -66,7 +66,7 @@ class Gatherer:
         return portion
 
     def put_back(self, portion: Portion) -> None:
-        """It could not be sent yet; nothing was added since."""
+        """Undo `take`: it could not be sent yet; nothing was added since."""
         writes, starts = portion.source
         ends = [*starts[1:], portion.batch.num_rows]
         for write, start, end in zip(writes, starts, ends, strict=True):
@@ -74,8 +74,8 @@ class Gatherer:
 
 
 def _together(batches: list[RowBatch]) -> RowBatch:
-    if isinstance(batches[0], PlainBatch):
-        return concat_plain(cast("list[PlainBatch]", batches))
+    if isinstance(batches[0], BytesBatch):
+        return concat_bytes(cast("list[BytesBatch]", batches))
     import pyarrow as pa
 
     return cast("RowBatch", pa.concat_batches(batches))

@@ -1,4 +1,4 @@
-"""A record batch on its way to a partition: its bytes, its place in the order, its outcome."""
+"""A record batch to be sent to a partition: its bytes, its order, its outcome."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from millstream.client.retries import Failure
 
 _PRODUCER: Final = Struct(">qhi")
-"""Producer id, epoch and base sequence as they stand in a batch's header."""
+"""Producer id, epoch and base sequence in a batch's header."""
 _PRODUCER_AT: Final = 43
 _PRODUCER_END: Final = 57
 _BASE_OFFSET: Final = bytes(8)
@@ -43,7 +43,7 @@ _SEQUENCES: Final = 2**31
 
 
 class Identity(NamedTuple):
-    """Who writes, as brokers tell writers apart."""
+    """Producer id and epoch."""
 
     producer_id: ProducerId
     epoch: ProducerEpoch
@@ -53,14 +53,14 @@ NO_IDENTITY: Final = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class Source(NamedTuple):
-    """Which calls brought rows, so that an error can name one as it came."""
+    """Which write calls rows come from, so that an error can name the row of the caller."""
 
     writes: tuple[int, ...]
     """Their numbers, from 1."""
     starts: tuple[int, ...]
-    """Where the rows of each begin; below zero when it began before."""
+    """Where the rows of each begin; negative when it began in an earlier chunk."""
 
-    def place(self, row: int) -> tuple[int, int]:
+    def locate(self, row: int) -> tuple[int, int]:
         """The number of the write, and of the row in it."""
         index = bisect_right(self.starts, row) - 1
         return self.writes[index], row - self.starts[index]
@@ -77,17 +77,17 @@ class Origin(NamedTuple):
         return Origin(self.source, self.rows[start:stop])
 
     @property
-    def place(self) -> tuple[int, int] | None:
+    def write_and_row(self) -> tuple[int, int] | None:
         """Of the first row: the number of the write, and of the row in it."""
-        return self.source.place(self.rows[0]) if len(self.rows) else None
+        return self.source.locate(self.rows[0]) if len(self.rows) else None
 
     def __str__(self) -> str:
-        place = self.place
-        return "no row" if place is None else f"row {place[1]} of write {place[0]}"
+        found = self.write_and_row
+        return "no row" if found is None else f"row {found[1]} of write {found[0]}"
 
 
 class Batch:
-    """One batch. Plain numbers: there is one for every few hundred kilobytes."""
+    """One batch. Uses slots: there is one for every few hundred kilobytes."""
 
     __slots__ = (
         "data",
@@ -111,7 +111,7 @@ class Batch:
         self, partition: TopicPartition, data: bytearray, row_count: int, origin: Origin
     ) -> None:
         self.partition = partition
-        # Encoded together with others it counts on from them; brokers want each to begin at 0.
+        # Encoded together with others its offsets continue theirs; brokers want each to start at 0.
         data[: len(_BASE_OFFSET)] = _BASE_OFFSET
         self.data = data
         self.row_count = row_count
@@ -125,12 +125,12 @@ class Batch:
         self.sent_s = float("-inf")
         """When the last attempt began."""
         self.may_be_stored = False
-        """An attempt had no answer, or one that leaves it open."""
+        """An attempt had no response, or one that leaves the outcome open."""
         self.last: Failure | None = None
-        """What the last attempt met."""
+        """The failure of the last attempt."""
         self.is_done = False
         self.offset = NO_OFFSET
-        """Of its first record, when it was stored and the broker told."""
+        """Of its first record, when it was stored and the broker returned it."""
         self.error: ClientError | None = None
 
     @property
@@ -142,7 +142,7 @@ class Batch:
         return Offset(self.offset + self.row_count - 1) if self.offset >= 0 else NO_OFFSET
 
     def give(self, identity: Identity, sequence: Sequence) -> None:
-        """Write as whom, and in which place, into the bytes; the checksum covers both."""
+        """Write producer id, epoch and sequence into the bytes, and update the checksum."""
         if (identity, sequence) == (self.identity, self.sequence):
             return
         if self.was_sent:
@@ -151,9 +151,9 @@ class Batch:
         self.identity, self.sequence = identity, sequence
         before = self.data[_PRODUCER_AT:_PRODUCER_END]
         _PRODUCER.pack_into(self.data, _PRODUCER_AT, *identity, sequence)
-        # The records left the processor's caches when they were made: summing them up again would
-        # cost more than anything else here. And the sum stays that of what was made, should the
-        # bytes be damaged in memory meanwhile.
+        # The records have left the CPU's caches since they were encoded: computing the checksum
+        # again would cost more than anything else here. And it still detects damage to the bytes
+        # in memory meanwhile.
         difference = crc32c(before) ^ crc32c(self.data[_PRODUCER_AT:_PRODUCER_END])
         (crc,) = _CRC.unpack_from(self.data, _CRC_AT)
         crc ^= shift_difference(difference, len(self.data) - _PRODUCER_END)
@@ -168,7 +168,7 @@ def sequence_after(sequence: int, row_count: int) -> Sequence:
 def split(batch: Batch, options: BatchOptions) -> list[Batch]:
     """Smaller batches with the same records, in order; each has at least one.
 
-    They continue each other's sequences, so whatever follows the batch keeps its own.
+    They continue each other's sequences, so batches after this one keep theirs.
     """
     decoded = decode(
         batch.data,
@@ -178,15 +178,15 @@ def split(batch: Batch, options: BatchOptions) -> list[Batch]:
     )
     columns = decoded.columns
     size_max = _data_bytes(columns) // 2
-    pieces = encode_many(columns, 0, columns.rows, options, size_max=size_max)
-    if len(pieces) == 1:
+    encoded = encode_many(columns, 0, columns.rows, options, size_max=size_max)
+    if len(encoded) == 1:
         half = columns.rows // 2
-        pieces = [
+        encoded = [
             (encode(columns, 0, half, options), half),
             (encode(columns, half, columns.rows, options), columns.rows - half),
         ]
     parts, start = [], 0
-    for data, rows in pieces:
+    for data, rows in encoded:
         part = Batch(batch.partition, data, rows, batch.origin.part(start, start + rows))
         part.order = (batch.order[0], batch.order[1] + start)
         part.deadline_s = batch.deadline_s

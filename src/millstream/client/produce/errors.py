@@ -1,25 +1,30 @@
-"""What can go wrong for a writer of columns, beside what `client/errors.py` has."""
+"""Errors of column writers, in addition to those of `client/errors.py`."""
 
 from typing import Self
 
-from millstream.client.errors import ClientError, DeadlinePassed, seconds, told
+from millstream.client.errors import ClientError, DeadlinePassed, describe_failure, seconds
 from millstream.wire.errors import ErrorCode
 
 
 class OutcomeOpen(DeadlinePassed):
-    """Records that were sent and not acknowledged in time: they may be stored, or not."""
+    """Records that were sent and not acknowledged in time: they may or may not be stored."""
 
     def __init__(self, what: str, *, within_s: float, last_error: object = None) -> None:
         super().__init__(what, within_s=within_s, last_error=last_error)
-        last = f" (the last attempt met: {told(last_error)})" if last_error is not None else ""
+        last = (
+            f" (the last attempt met: {describe_failure(last_error)})"
+            if last_error is not None
+            else ""
+        )
         self.args = (
-            f"{what}: not acknowledged within {seconds(within_s)} s{last}; they may be stored all"
-            " the same; see whether the brokers are well, or allow more time (delivery.timeout.ms)",
+            f"{what}: not acknowledged within {seconds(within_s)} s{last}; they may be"
+            " stored nevertheless; check that the brokers are healthy, or allow more time"
+            " (delivery.timeout.ms)",
         )
 
 
 class ColumnInvalid(ClientError):
-    """A column that records cannot be made of; nothing of the batch was written."""
+    """A column that cannot be written; nothing of the batch was written."""
 
     def __init__(self, column: str, why: str) -> None:
         self.column = column
@@ -27,21 +32,21 @@ class ColumnInvalid(ClientError):
 
 
 class RowInvalid(ClientError):
-    """A row that no record can be made of; nothing of the batch was written."""
+    """A row that cannot become a record; nothing of the batch was written."""
 
     def __init__(self, row: int, why: str) -> None:
         self.row, self.why = row, why
         super().__init__(f"row {row}: {why}")
 
     def moved(self, by: int) -> Self:
-        """The same for a row that was counted from there."""
+        """The same error with the row number shifted."""
         self.row += by
         self.args = (f"row {self.row}: {self.why}",)
         return self
 
 
 class PartitionInvalid(RowInvalid):
-    """A row asks for a partition that its topic does not have."""
+    """A row names a partition that its topic does not have."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -53,23 +58,26 @@ class PartitionInvalid(RowInvalid):
 
 
 class WriterBroken(ClientError):
-    """A bug of ours while rows were sent; the writer is of no use any more."""
+    """A bug of ours while rows were sent; the writer cannot be used any more."""
 
     def __init__(self, bug: Exception) -> None:
         self.__cause__ = bug
         super().__init__(
-            f"the writer broke ({type(bug).__name__}: {bug}); which of the rows that were not"
-            " flushed are stored is not known; report it, and write with a new writer"
+            f"the writer failed ({type(bug).__name__}: {bug}); which of the unflushed rows are"
+            " stored is unknown; report this bug, and use a new writer"
         )
 
 
 class BufferFull(ClientError):
-    """Brokers take records more slowly than they are written, for longer than allowed."""
+    """Brokers accept records more slowly than they are written, for longer than allowed."""
 
     def __init__(self, *, within_s: float, bytes_max: int, last_error: object = None) -> None:
-        last = f"; the last attempt met: {told(last_error)}" if last_error is not None else ""
+        last = (
+            f"; the last attempt met: {describe_failure(last_error)}"
+            if last_error is not None
+            else ""
+        )
         super().__init__(
-            f"no room among {bytes_max} bytes that wait to be sent, for {seconds(within_s)}"
-            f" s{last}; see whether the brokers are well, or allow more (buffer.memory,"
-            " max.block.ms)"
+            f"the send buffer of {bytes_max} bytes stayed full for {seconds(within_s)} s{last};"
+            " check that the brokers are healthy, or allow more (buffer.memory, max.block.ms)"
         )

@@ -1,13 +1,13 @@
-"""What an idempotent producer does, without I/O and without a clock.
+"""The idempotent producer's decisions, without I/O and without a clock.
 
-Batches go in, requests come out, answers go in, and every batch ends exactly once: stored or with
-an error, by its deadline. The shell asks `sendable` and `take`, sends, and tells `answered`; it
-looks at `identity_wanted` for InitProducerId and at `wake_s` for when to come again.
+Batches go in, requests come out, responses go in, and every batch ends exactly once: stored or with
+an error, by its deadline. The shell calls `sendable` and `take`, sends, and reports to `answered`;
+it checks `identity_wanted` for InitProducerId and `wake_s` for when to run again.
 
-Transactions have their place here and are not there yet: a transactional id goes into Identity's
+Transactions are not supported yet, and would fit in here: a transactional id goes into Identity's
 request and into ProduceRequest; a partition is added to the transaction where `next_to_send` is
-asked; an error that ends a transaction is a Verdict of its own; and a sequence that is lost aborts
-instead of taking a new epoch.
+called; an error that ends a transaction is a Verdict of its own; and a lost sequence aborts instead
+of taking a new epoch.
 """
 
 from collections.abc import Hashable, Iterable
@@ -42,10 +42,10 @@ class Rules(NamedTuple):
     delivery_timeout_s: float
     backoff: Backoff
     in_flight_max: int
-    """Requests under way to one broker."""
+    """Requests in flight to one broker."""
     request_bytes_max: int
     batch_options: BatchOptions
-    """How a batch that is too large is packed again."""
+    """How a batch that is too large is encoded again."""
     is_idempotent: bool = True
 
 
@@ -54,7 +54,7 @@ class Delivered(NamedTuple):
 
     records: int
     first_offset: Offset
-    """-1 when no broker told."""
+    """-1 when no broker returned it."""
     last_offset: Offset
 
     def with_batch(self, batch: Batch) -> "Delivered":
@@ -68,25 +68,25 @@ _NOTHING: Final = Delivered(0, NO_OFFSET, NO_OFFSET)
 
 
 class ProduceMachine:
-    """Times are handed in; all of one clock."""
+    """Times are passed in, all of one clock."""
 
     def __init__(self, rules: Rules, randomness: Randomness) -> None:
         self._rules = rules
         self._randomness = randomness
         self._queues: dict[TopicPartition, PartitionQueue] = {}
-        """Those with batches; who was served last stands last."""
+        """Those with batches, the last served one last."""
         self._resting: dict[TopicPartition, PartitionQueue] = {}
         """Those without, with their sequences."""
         self._requests: dict[Hashable, int] = {}
         self.identity = NO_IDENTITY
         self.identity_wanted = False
-        """An InitProducerId is needed before anything can go."""
+        """An InitProducerId is needed before anything can be sent."""
         self.fatal: ClientError | None = None
         self.open_bytes = 0
         """Of batches that have not ended."""
         self.open_batches = 0
         self._expiry_s = float("inf")
-        """No batch ends before that; looked at often, so all deadlines are not."""
+        """No batch expires before that; checked often, so that all deadlines are not."""
         self.delivered: dict[TopicPartition, Delivered] = {}
         self.errors: list[ClientError] = []
         """Of batches that failed, in the order of failing."""
@@ -95,7 +95,7 @@ class ProduceMachine:
     # -- in
 
     def append(self, batches: Iterable[Batch], now_s: float) -> None:
-        """Take them in; each ends by `delivery_timeout_s` from now."""
+        """Add batches; each ends by `delivery_timeout_s` from now."""
         for batch in batches:
             batch.deadline_s = now_s + self._rules.delivery_timeout_s
             self._expiry_s = min(self._expiry_s, batch.deadline_s)
@@ -108,7 +108,7 @@ class ProduceMachine:
             self.identity_wanted = True
 
     def refuse(self, error: ClientError, row_count: int) -> None:
-        """Rows that came and could not be made batches of."""
+        """Record rows that could not be encoded."""
         self.errors.append(error)
         self.undelivered_records += row_count
 
@@ -130,7 +130,7 @@ class ProduceMachine:
     # -- out
 
     def sendable(self, now_s: float) -> list[TopicPartition]:
-        """Partitions with something that may go now, if their leader is not busy."""
+        """Partitions with a batch that may be sent now, if their leader is not busy."""
         if self.identity_wanted or self.fatal is not None:
             return []
         return [
@@ -140,16 +140,16 @@ class ProduceMachine:
         ]
 
     def has_room(self, destination: Hashable) -> bool:
-        """Whether another request may go there."""
+        """Whether another request may be sent there."""
         return self._requests.get(destination, 0) < self._rules.in_flight_max
 
     def take(
         self, partitions: Iterable[TopicPartition], destination: Hashable, now_s: float
     ) -> list[Batch]:
-        """One request: at most one batch of each partition, all led from the same place.
+        """The batches of one request: at most one of each partition, all with the same leader.
 
-        Empty when nothing may go there. Otherwise the request counts as under way until
-        `answered`.
+        Empty when nothing may be sent there. Otherwise the request is in flight until
+        `request_ended`.
         """
         taken: list[Batch] = []
         used = 0
@@ -176,7 +176,7 @@ class ProduceMachine:
         return taken
 
     def _give_identity(self, queue: PartitionQueue) -> bool:
-        """False when a new producer id has to be asked for first."""
+        """False when a new producer id has to be requested first."""
         producer_id, epoch = queue.identity
         if producer_id != self.identity.producer_id:
             queue.adopt(self.identity)
@@ -184,15 +184,15 @@ class ProduceMachine:
         if epoch >= EPOCH_MAX:
             self.identity_wanted = True
             return False
-        # A higher epoch that begins with sequence 0 is taken without asking anyone, and fences
-        # what still lingers of the older. Brokers keep epochs by partition: others keep theirs.
+        # Brokers accept a higher epoch that begins with sequence 0 without a request, and fence
+        # lingering requests of the older. They keep epochs by partition: others keep theirs.
         queue.adopt(Identity(producer_id, ProducerEpoch(epoch + 1)))
         return True
 
     # -- answers
 
     def request_ended(self, destination: Hashable) -> None:
-        """The request is not under way any more; each of its batches is `answered` too."""
+        """The request is not in flight any more; each of its batches is `answered` too."""
         left = self._requests[destination] - 1
         invariant(left >= 0, "more answers than requests", destination=destination)
         if left:
@@ -201,7 +201,7 @@ class ProduceMachine:
             del self._requests[destination]
 
     def answered(self, batch: Batch, answer: Answer, now_s: float) -> Verdict:
-        """What a broker said about a batch that was under way, or that it said nothing."""
+        """Handle the response to a batch in flight, or that there was none."""
         queue = self._queues[batch.partition]
         queue.landed(batch)
         verdict = verdict_on(answer.failure)
@@ -217,7 +217,7 @@ class ProduceMachine:
             batch.offset = answer.base_offset
             self._end(queue, batch)
         elif batch.is_done:
-            # Given up at its deadline; only what it means for those behind it is left to see.
+            # It expired before; the response matters only for the batches after it.
             if not batch.may_be_stored:
                 queue.lost_sequence(batch)
             self._rest(queue)
@@ -232,9 +232,9 @@ class ProduceMachine:
         if verdict is Verdict.OUT_OF_ORDER and self._rules.is_idempotent:
             queue.again(batch)
             self._pause(queue, now_s)
-            untold = queue.missed(batch)
-            if untold is not None:
-                self._give_up(queue, untold, self._too_late(queue, untold))
+            undecided = queue.missed(batch)
+            if undecided is not None:
+                self._give_up(queue, undecided, self._too_late(queue, undecided))
         elif verdict in (Verdict.AGAIN, Verdict.OUT_OF_ORDER):
             queue.again(batch)
             self._pause(queue, now_s)
@@ -249,7 +249,7 @@ class ProduceMachine:
                 self.end(error)
 
     def _pause(self, queue: PartitionQueue, now_s: float) -> None:
-        """Once for all that fails together, such as what a lost connection had under way."""
+        """Once for all that fails together, such as the requests of a lost connection."""
         if now_s >= queue.not_before_s:
             queue.failures += 1
             queue.not_before_s = now_s + self._rules.backoff.delay_s(
@@ -257,7 +257,7 @@ class ProduceMachine:
             )
 
     def leader_found(self, partition: TopicPartition) -> None:
-        """An answer named the leader: there is no reason to wait any longer."""
+        """A response named the leader: there is no reason to back off any longer."""
         if partition in self._queues:
             self._queues[partition].not_before_s = float("-inf")
 
@@ -269,21 +269,21 @@ class ProduceMachine:
         queue.put_parts(batch, parts)
 
     def unreachable(self, partition: TopicPartition, failure: Failure, now_s: float) -> None:
-        """Its leader could not be found or reached; what waits goes on waiting."""
+        """Its leader could not be found or reached; its batches keep waiting."""
         queue = self._queues.get(partition)
         if queue is not None:
             queue.last = failure
             self._pause(queue, now_s)
 
     def no_identity(self, failure: Failure) -> None:
-        """No broker gave a producer id; what waits goes on waiting."""
+        """No broker returned a producer id; all batches keep waiting."""
         for queue in self._queues.values():
             queue.last = failure
 
     # -- ends
 
     def _end(self, queue: PartitionQueue, batch: Batch, error: ClientError | None = None) -> None:
-        """The one way to the end of a batch."""
+        """End a batch; nothing else does."""
         if not batch.is_done:
             batch.is_done = True
             batch.error = error
@@ -305,7 +305,7 @@ class ProduceMachine:
             self._resting[queue.partition] = queue
 
     def expire(self, now_s: float) -> None:
-        """End what has reached its deadline; the answer of one under way is not waited for."""
+        """End batches at their deadline, also those in flight."""
         if now_s < self._expiry_s:
             return
         self._expiry_s = float("inf")
@@ -337,7 +337,7 @@ class ProduceMachine:
         )
 
     def fail_partition(self, partition: TopicPartition, error: ClientError) -> None:
-        """Nothing that waits there can ever be sent."""
+        """End the waiting batches of a partition: they can never be sent."""
         queue = self._queues.get(partition)
         for batch in list(queue.waiting) if queue is not None else ():
             self._give_up(self._queues[partition], batch, error)
@@ -350,7 +350,7 @@ class ProduceMachine:
                     self._give_up(queue, batch, error)
 
     def end(self, error: ClientError) -> None:
-        """Nothing may be sent any more; what is open, or comes, ends with the error."""
+        """Send nothing any more; open and later batches end with the error."""
         if self.fatal is None:
             self.fatal = error
         self.fail_all(self.fatal)
@@ -359,7 +359,7 @@ class ProduceMachine:
         self.end(ClientClosed())
 
     def wake_s(self, now_s: float) -> float:
-        """When to come again although nothing was answered."""
+        """When to run again without a response."""
         times = [float("inf")]
         for queue in self._queues.values():
             times.append(next((one.deadline_s for one in queue if not one.is_done), times[0]))
@@ -368,7 +368,7 @@ class ProduceMachine:
         return min(times)
 
     def first_deadline_s(self, partition: TopicPartition) -> float:
-        """Of the batches that wait there."""
+        """Of the partition's waiting batches."""
         queue = self._queues.get(partition)
         return min((one.deadline_s for one in queue.waiting), default=0.0) if queue else 0.0
 
@@ -382,10 +382,10 @@ def _error_of(batch: Batch, answer: Answer) -> ClientError:
         origin = origin.part(answer.bad_row, answer.bad_row + 1)
     if verdict_on(failure) is Verdict.SPLIT:
         about = f"{partition}, {origin}"
-        return RecordTooLarge(failure, about, answer.message, place=origin.place)
+        return RecordTooLarge(failure, about, answer.message, write_and_row=origin.write_and_row)
     message = answer.message or failure.text
     if answer.bad_row is not None:
         message = f"{origin}: {message}"
     if batch.may_be_stored and not leaves_open(failure):
-        message += "; an attempt before, without an answer, may have stored it"
+        message += "; an earlier attempt without a response may have stored it"
     return error_for(failure, topic=partition.topic, partition=partition.partition, message=message)

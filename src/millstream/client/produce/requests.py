@@ -1,4 +1,4 @@
-"""Produce requests as parts, so that batches go from where they are to the socket; and answers.
+"""Encodes Produce requests as parts, so that batches are sent without a copy; reads responses.
 
 The bytes around the batches are those of `ProduceRequest`; a test compares every version.
 """
@@ -25,14 +25,14 @@ from millstream.wire.primitives import (
 
 FLEXIBLE_FROM: Final = 9
 IDS_FROM: Final = 13
-"""From here on topics are named by their ids alone."""
+"""From this version on, topics are identified by their ids alone."""
 
 _ACKS_AND_TIMEOUT: Final = Struct(">hi")
 _NO_TAGS: Final = 0
 
 
 class ProduceHead(NamedTuple):
-    """What a request says beside its batches."""
+    """The fields of a request before its batches."""
 
     acks: int
     timeout_ms: int
@@ -80,8 +80,8 @@ def produce_parts(
     return parts
 
 
-class Told(NamedTuple):
-    """Of one partition, what the broker said."""
+class PartitionResponse(NamedTuple):
+    """The response about one partition."""
 
     answer: Answer
     hint: LeaderHint | None
@@ -89,22 +89,24 @@ class Told(NamedTuple):
 
 def read_answers(
     body: Bytes, version: int, names: Mapping[TopicId, str]
-) -> tuple[dict[TopicPartition, Told], int]:
-    """By partition, and for how many milliseconds nothing should be sent."""
+) -> tuple[dict[TopicPartition, PartitionResponse], int]:
+    """By partition, and the throttle time in milliseconds."""
     response = ProduceResponse.decode(body, version)
     endpoints = tuple(
         Broker(BrokerId(one.node_id), one.host, one.port, one.rack)
         for one in response.node_endpoints
     )
-    found: dict[TopicPartition, Told] = {}
+    found: dict[TopicPartition, PartitionResponse] = {}
     for topic in response.responses:
         name = names.get(TopicId(topic.topic_id), "") if version >= IDS_FROM else topic.name
         for one in topic.partition_responses:
-            found[TopicPartition(name, one.index)] = _told(one, endpoints)
+            found[TopicPartition(name, one.index)] = _partition_response(one, endpoints)
     return found, response.throttle_time_ms
 
 
-def _told(one: PartitionProduceResponse, endpoints: tuple[Broker, ...]) -> Told:
+def _partition_response(
+    one: PartitionProduceResponse, endpoints: tuple[Broker, ...]
+) -> PartitionResponse:
     bad = one.record_errors[0] if one.record_errors else None
     message = one.error_message
     if bad is not None and bad.batch_index_error_message:
@@ -119,4 +121,4 @@ def _told(one: PartitionProduceResponse, endpoints: tuple[Broker, ...]) -> Told:
     hint = None
     if leader.leader_id >= 0:
         hint = LeaderHint(leader.leader_id, leader.leader_epoch, endpoints)
-    return Told(answer, hint)
+    return PartitionResponse(answer, hint)

@@ -1,6 +1,6 @@
-"""Rows to partitions, and the rows of each partition into record batches.
+"""Assigns rows to partitions, and encodes the rows of each partition as record batches.
 
-Without a key a row goes where the last one went until that partition got a batch's worth (KIP-480,
+A row without a key goes to the partition of the last one until that got a full batch (KIP-480,
 KIP-794), then to one chosen at random among those with a leader: batches are full, and brokers get
 equal shares over time.
 """
@@ -21,21 +21,21 @@ from millstream.runtime.randomness import Randomness
 from millstream.wire.errors import ErrorCode
 
 _LIMIT_MIN: Final = 1024
-"""A topic that takes less than that is not worth learning from."""
+"""Batches are not made smaller than this, even if a topic refuses larger ones."""
 
 
 class SpreadRules(NamedTuple):
-    """How large batches are, and how they are packed."""
+    """Sizes and encoding of batches."""
 
     batch_bytes: int
-    """Before they are packed."""
+    """Before compression."""
     record_bytes_max: int
     """A larger record is refused."""
     options: BatchOptions
 
 
 class _Sticky:
-    """Where rows of a topic without a key go at present."""
+    """The current partition for rows of a topic without a key."""
 
     __slots__ = ("bytes_left", "partition")
 
@@ -45,7 +45,7 @@ class _Sticky:
 
 
 class Spreader:
-    """Keeps what sticks from batch to batch; one thread at a time."""
+    """Keeps the sticky partitions from batch to batch; one thread at a time."""
 
     def __init__(self, rules: SpreadRules, randomness: Randomness) -> None:
         self._rules = rules
@@ -61,7 +61,7 @@ class Spreader:
         return self._limits.get(topic, self._rules.batch_bytes)
 
     def check(self, rows: Rows, topics: Mapping[str, TopicInfo]) -> None:
-        """Raise what `spread` would raise about partitions."""
+        """Raise the errors that `spread` would raise about partitions."""
         if rows.partitions is not None:
             self._assign(rows, _infos(rows, topics))
 
@@ -73,10 +73,10 @@ class Spreader:
                 return self._without_keys(rows.columns, infos[0], source)
             return self._grouped(rows, infos, source)
         except ValueError as error:
-            raise ColumnInvalid("value", f"records cannot be made of the rows: {error}") from None
+            raise ColumnInvalid("value", f"the rows cannot be encoded: {error}") from None
 
     def _without_keys(self, columns: RecordColumns, info: TopicInfo, source: Source) -> list[Batch]:
-        """Whole runs of rows stick together, so nothing is looked at row by row."""
+        """Encode runs of rows for one partition each, without work per row."""
         batches, start = [], 0
         size_max = self._batch_bytes(info.name)
         made = encode_many(columns, 0, columns.rows, self._rules.options, size_max=size_max)
@@ -177,7 +177,7 @@ class Spreader:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"{to}, {origin}",
                 f"the record makes a batch of {len(data)} bytes, and max.request.size is {limit}",
-                place=origin.place,
+                write_and_row=origin.write_and_row,
             )
         return Batch(to, data, count, origin)
 
@@ -197,10 +197,10 @@ def _infos(rows: Rows, topics: Mapping[str, TopicInfo]) -> list[TopicInfo]:
 def _wrong_partition(rows: Rows, infos: Sequence[TopicInfo], row: int) -> PartitionInvalid:
     indices, column = rows.topics.indices, rows.partitions
     topic = 0 if indices is None else memoryview(indices).cast("B").cast("i")[row]
-    asked = -1
+    wanted = -1
     if column is not None:
-        asked = memoryview(column.values).cast("B")[: 4 * (column.first + row + 1)].cast("i")[-1]
+        wanted = memoryview(column.values).cast("B")[: 4 * (column.first + row + 1)].cast("i")[-1]
     info = infos[topic]
     return PartitionInvalid(
-        row, topic=info.name, partition=asked, partition_count=info.partition_count
+        row, topic=info.name, partition=wanted, partition_count=info.partition_count
     )

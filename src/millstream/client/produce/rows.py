@@ -1,4 +1,4 @@
-"""Rows to be written, as kernels take them, whatever they were made of."""
+"""Rows to be written, in the form that kernels take, whatever their source."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -18,7 +18,7 @@ class Topics(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A batch as kernels take it."""
+    """A batch in the form that kernels take."""
 
     columns: "RecordColumns"
     topics: Topics
@@ -26,7 +26,7 @@ class Rows(NamedTuple):
 
 
 class RowBatch(Protocol):
-    """A `pyarrow.RecordBatch`, or a `PlainBatch`, as far as the producer looks at it."""
+    """A `pyarrow.RecordBatch`, or a `BytesBatch`, as far as the producer uses it."""
 
     @property
     def num_rows(self) -> int: ...
@@ -36,7 +36,7 @@ class RowBatch(Protocol):
 
     @property
     def schema(self) -> Any:
-        """Has `equals`; batches with equal ones can be put together."""
+        """Has `equals`; batches with equal schemas can be concatenated."""
 
     def slice(self, start: int, length: int, /) -> "RowBatch":
         """Without a copy."""

@@ -1,7 +1,7 @@
-"""The shell around `ProduceMachine`: finds leaders, sends, reads answers, keeps time.
+"""The shell around `ProduceMachine`: finds leaders, sends, reads responses, keeps time.
 
-Callbacks and one timer; a task only where something has to be found out first (the producer's id, a
-leader, a connection). Nothing runs while nothing is open.
+Callbacks and one timer; a task only where something has to be looked up first (the producer's id, a
+leader, a connection). Nothing runs while no batch is open.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from millstream.client.produce.errors import WriterBroken
 from millstream.client.produce.machine import ProduceMachine
 from millstream.client.produce.requests import (
     IDS_FROM,
+    PartitionResponse,
     ProduceHead,
-    Told,
     produce_parts,
     read_answers,
 )
@@ -43,16 +43,16 @@ from millstream.wire.messages.produce import ProduceRequest
 from millstream.wire.primitives import MalformedFrame
 
 PURPOSE: Final = "produce"
-"""Produce requests have connections of their own: a fetch that waits would hold them up."""
+"""Produce requests have connections of their own: a waiting fetch would hold them up."""
 
 VERSIONS: Final = range(3, 14)
 _NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 _PASSING: Final = (BrokersUnreachable, DeadlinePassed, TopicUnknown)
-"""Why a leader could not be found, and may be later."""
+"""Retriable reasons why a leader could not be found."""
 
 
 class _Guard:
-    """Around callbacks: the loop would log what breaks there, and who flushes wait on."""
+    """Around callbacks: the loop would only log an exception, and a flush would wait forever."""
 
     __slots__ = ("_broke",)
 
@@ -88,7 +88,7 @@ class Sender:
         self._head = ProduceHead(acks=settings.acks, timeout_ms=settings.request_timeout_ms)
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[TopicPartition | None, asyncio.Task[None]] = {}
-        """What is being found out: a partition's leader, or (None) the producer's id."""
+        """Lookups in progress: a partition's leader, or (None) the producer's id."""
         self._muted_until_s: dict[Connection, float] = {}
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -96,20 +96,20 @@ class Sender:
         self._is_closed = False
         self._guard = _Guard(self._broke)
 
-    # -- for the faces
+    # -- for the producer
 
     def append(self, batches: Iterable[Batch]) -> None:
         self.machine.append(batches, self._loop.time())
         self.wake()
 
     def wake(self) -> None:
-        """Look at everything soon; once, however often it is called."""
+        """Send what is due in this event-loop iteration; once, however often it is called."""
         if not self._is_pumping and not self._is_closed:
             self._is_pumping = True
             self._loop.call_soon(self._pump)
 
     async def until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until it holds; False when the time is over first."""
+        """Wait until it holds; False on a timeout."""
         if holds():
             return True
         future: asyncio.Future[None] = self._loop.create_future()
@@ -123,18 +123,18 @@ class Sender:
             self._waiters = [one for one in self._waiters if one[1] is not future]
         return True
 
-    def _tell(self) -> None:
+    def _wake_waiters(self) -> None:
         for holds, future in self._waiters:
             if not future.done() and holds():
                 future.set_result(None)
 
     async def close(self) -> None:
-        """End everything at once; what is open ends with an error."""
+        """Stop at once; open batches end with an error."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         self.machine.close()
-        self._tell()
+        self._wake_waiters()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -147,13 +147,13 @@ class Sender:
         if self._is_closed:
             return
         with self._guard:
-            self._look()
+            self._send_due()
 
     def _broke(self, bug: Exception) -> None:
         self.machine.end(WriterBroken(bug))
-        self._tell()
+        self._wake_waiters()
 
-    def _look(self) -> None:
+    def _send_due(self) -> None:
         machine, now_s = self.machine, self._loop.time()
         machine.expire(now_s)
         if machine.identity_wanted and machine.open_batches:
@@ -171,7 +171,7 @@ class Sender:
             if self._muted_until_s.get(connection, now_s) <= now_s:
                 self._send_all(connection, partitions, leaders)
         self._set_timer(now_s)
-        self._tell()
+        self._wake_waiters()
 
     def _send_all(
         self,
@@ -204,7 +204,7 @@ class Sender:
                 lambda outcome: self._answered(connection, batches, version, names, outcome),
             )
         except RpcError as error:
-            # Not a byte has left; told later, as an answer would be.
+            # Nothing was sent; reported later, as a response would be.
             self._loop.call_soon(self._failed, connection, batches, error)
 
     def _set_timer(self, now_s: float) -> None:
@@ -242,7 +242,7 @@ class Sender:
         outcome: memoryview,
     ) -> None:
         try:
-            told, throttle_ms = read_answers(outcome, version, names)
+            responses, throttle_ms = read_answers(outcome, version, names)
         except MalformedFrame as error:
             connection.close(str(error))
             self._failed(connection, batches, AnswerUnreadable("Produce", str(error)))
@@ -252,25 +252,27 @@ class Sender:
             self._muted_until_s[connection] = now_s + throttle_ms / 1000
         self.machine.request_ended(connection)
         for batch in batches:
-            self._take(batch, told.get(batch.partition), now_s)
+            self._take(batch, responses.get(batch.partition), now_s)
         self.wake()
-        self._tell()
+        self._wake_waiters()
 
-    def _take(self, batch: Batch, told: Told | None, now_s: float) -> None:
-        if told is None:
-            # An answer that does not name the partition says nothing about it.
-            told = Told(Answer(ErrorCode.UNKNOWN_SERVER_ERROR), None)
+    def _take(self, batch: Batch, response: PartitionResponse | None, now_s: float) -> None:
+        if response is None:
+            # The response does not contain the partition.
+            response = PartitionResponse(Answer(ErrorCode.UNKNOWN_SERVER_ERROR), None)
         size = batch.size
-        verdict = self.machine.answered(batch, told.answer, now_s)
+        verdict = self.machine.answered(batch, response.answer, now_s)
         if verdict is Verdict.SPLIT and batch.row_count > 1:
             self._on_too_large(batch.partition.topic, size)
         elif verdict is Verdict.AGAIN:
-            remedy = self._cluster.partition_failed(batch.partition, told.answer.failure, told.hint)
-            if told.hint is not None and Remedy.REFRESH not in remedy:
+            remedy = self._cluster.partition_failed(
+                batch.partition, response.answer.failure, response.hint
+            )
+            if response.hint is not None and Remedy.REFRESH not in remedy:
                 self.machine.leader_found(batch.partition)
 
     def _failed(self, connection: Connection, batches: list[Batch], failure: Failure) -> None:
-        """The request has no answer and will not get one."""
+        """The request has no response and will not get one."""
         now_s = self._loop.time()
         if not connection.is_open:
             self._muted_until_s.pop(connection, None)
@@ -279,17 +281,17 @@ class Sender:
             self.machine.answered(batch, Answer(failure), now_s)
             self._cluster.partition_failed(batch.partition, failure)
         self.wake()
-        self._tell()
+        self._wake_waiters()
 
     def _unanswered(self, connection: Connection, batches: list[Batch]) -> None:
-        """acks=0: sent is stored, as far as anyone will know."""
+        """With acks=0 a sent batch is regarded as stored: there is no response."""
         self.machine.request_ended(connection)
         for batch in batches:
             self.machine.answered(batch, Answer(ErrorCode.NONE), self._loop.time())
         self.wake()
-        self._tell()
+        self._wake_waiters()
 
-    # -- what has to be found out
+    # -- lookups
 
     def _begin(self, about: TopicPartition | None) -> None:
         if about not in self._tasks:
@@ -305,7 +307,7 @@ class Sender:
             self.wake()
 
     async def _find(self, partition: TopicPartition) -> None:
-        """The leader, with a connection to it, within the time that the first batch has."""
+        """Find and connect to the leader, before the deadline of the first batch."""
         machine, now_s = self.machine, self._loop.time()
         left_s = machine.first_deadline_s(partition) - now_s
         deadline = Deadline.after(
@@ -327,7 +329,7 @@ class Sender:
             "a producer id from any broker", settings.delivery_timeout_ms / 1000
         )
         try:
-            told: InitProducerIdResponse = await self._cluster.call(request, deadline=deadline)
+            response: InitProducerIdResponse = await self._cluster.call(request, deadline=deadline)
         except (BrokersUnreachable, DeadlinePassed) as error:
             self.machine.no_identity(error)
         except ClientClosed as error:
@@ -335,5 +337,7 @@ class Sender:
         except ClientError as error:
             self.machine.end(error)
         else:
-            identity = Identity(ProducerId(told.producer_id), ProducerEpoch(told.producer_epoch))
+            identity = Identity(
+                ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch)
+            )
             self.machine.identified(identity)

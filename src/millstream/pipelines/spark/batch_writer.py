@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Checks everything when it is made, on the driver; opens nothing but in a task's `write`."""
+    """Checks everything in the constructor, on the driver; connects only in a task's `write`."""
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, *, is_overwrite: bool
@@ -22,7 +22,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._plan = sink_plan(options, schema, is_overwrite=is_overwrite)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskWritten:
-        """In a task."""
+        """Called in a task."""
         from millstream.pipelines.spark.task_writer import write_task
 
         return write_task(self._plan, iterator)

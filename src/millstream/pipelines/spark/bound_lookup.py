@@ -1,32 +1,34 @@
-"""Bounds of a query into offsets, by asking: between `resolution`, which decides, and the look."""
+"""Resolves the bounds of a query to offsets: `resolution` decides, `MetadataLookup` sends."""
 
 from millstream.model.ids import Offset, TopicPartition
 from millstream.pipelines.bounds import AtTimestamps, Bound, NoMatch
 from millstream.pipelines.offsets_json import LATEST_OFFSET
 from millstream.pipelines.options import ReadOptions
-from millstream.pipelines.resolution import Wanted, settled, unmatched, wanted
+from millstream.pipelines.resolution import OffsetQuery, offset_query, resolve_offsets, unmatched
 from millstream.pipelines.spark.metadata_lookup import MetadataLookup, Selection
 
 
-def resolved(
-    look: MetadataLookup, asked: Wanted, *, no_match: NoMatch
+def resolve_bound(
+    lookup: MetadataLookup, query: OffsetQuery, *, no_match: NoMatch
 ) -> dict[TopicPartition, Offset]:
-    """What a bound means in offsets; times that no record reaches are looked up once more."""
-    answers = look.offsets(asked.lookups)
-    late = dict.fromkeys(unmatched(asked, answers), LATEST_OFFSET)
+    """The offsets of a bound; for times that no record reaches, the latest is looked up."""
+    answers = lookup.offsets(query.lookups)
+    late = dict.fromkeys(unmatched(query, answers), LATEST_OFFSET)
     needs_latest = no_match is NoMatch.LATEST and late
-    latest = look.offsets(late) if needs_latest else {}
-    return settled(asked, answers, latest=latest, no_match=no_match)
+    latest = lookup.offsets(late) if needs_latest else {}
+    return resolve_offsets(query, answers, latest=latest, no_match=no_match)
 
 
-def start_wanted(options: ReadOptions, selection: Selection) -> Wanted:
-    """What to ask for the start of a query."""
-    return wanted(options.start, selection.partitions, name=_option_name(options.start, "starting"))
+def start_query(options: ReadOptions, selection: Selection) -> OffsetQuery:
+    """What to look up for the start of a query."""
+    return offset_query(
+        options.start, selection.partitions, name=_option_name(options.start, "starting")
+    )
 
 
-def end_wanted(end: Bound, selection: Selection) -> Wanted:
-    """What to ask for the end of a batch query."""
-    return wanted(end, selection.partitions, name=_option_name(end, "ending"))
+def end_query(end: Bound, selection: Selection) -> OffsetQuery:
+    """What to look up for the end of a batch query."""
+    return offset_query(end, selection.partitions, name=_option_name(end, "ending"))
 
 
 def _option_name(bound: Bound, side: str) -> str:

@@ -1,8 +1,9 @@
-"""How many bytes offsets have, asked of the brokers: what `maxBytesPerTrigger` is reckoned with.
+"""Fetches from the brokers how many bytes offsets have: the input of `maxBytesPerTrigger`.
 
 Sizes of whole logs come from DescribeLogDirs, once for every set of partitions. They are a mean
-over the whole log, so before each batch a little is fetched where it begins. Both are an aid: what
-a broker does not tell, or not in time, is left out, and the batch is cut by what is known.
+over the whole log, so before each batch a sample is fetched where it begins. Both are best effort:
+what a broker does not return, or not in time, is left out, and the batch is limited by what is
+known.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from millstream.client.blocking import BlockingClient
 from millstream.client.cluster import Cluster
 from millstream.client.errors import ClientError
 from millstream.client.fetch.chunks import Chunk, FetchLimits, ReadRange
-from millstream.client.fetch.fetcher import Fetching
+from millstream.client.fetch.fetcher import Fetcher
 from millstream.client.offsets import by_topic
 from millstream.client.targets import Node
 from millstream.model.ids import BrokerId, Offset, TopicPartition
@@ -29,11 +30,11 @@ from millstream.wire.messages.describe_log_dirs import (
 )
 
 SAMPLE_BYTES: Final = 64 * KIB
-"""Of one partition; one batch of it comes in any case."""
+"""Of one partition; at least one batch is returned."""
 SAMPLES_BYTES_MAX: Final = 8 * MIB
 """Of all partitions together, at a time."""
 SAMPLES_TIMEOUT_S: Final = 5.0
-"""A batch does not wait longer for what only makes its size better."""
+"""A batch does not wait longer for what only improves its size."""
 
 _BASE_OFFSET_BYTES: Final = 8
 """A record batch begins with its first offset."""
@@ -44,12 +45,12 @@ class ByteSamples:
 
     def __init__(self) -> None:
         self.estimate = ByteEstimate()
-        self._asked: frozenset[TopicPartition] | None = None
+        self._sized_partitions: frozenset[TopicPartition] | None = None
 
     def refresh(self, client: BlockingClient, view: ClusterView, begins: Positions) -> ByteEstimate:
-        """Look again, before a batch that begins there."""
-        if self._asked != frozenset(view.latest):
-            self._asked = frozenset(view.latest)
+        """Update the estimate before a batch that begins there."""
+        if self._sized_partitions != frozenset(view.latest):
+            self._sized_partitions = frozenset(view.latest)
             sizes = client.run(lambda cluster: log_sizes(cluster, view.latest))
             logs = {
                 partition: Span(view.latest[partition] - view.earliest[partition], size)
@@ -92,14 +93,14 @@ async def _log_sizes_at(
     ]
     deadline = cluster.deadline("sizes of logs", SAMPLES_TIMEOUT_S)
     try:
-        told: DescribeLogDirsResponse = await cluster.call(
+        response: DescribeLogDirsResponse = await cluster.call(
             DescribeLogDirsRequest(topics=topics), to=Node(broker_id), deadline=deadline
         )
     except ClientError:
-        return {}  # it takes rights that a reader need not have
+        return {}  # it needs permissions that a reader need not have
     return {
         TopicPartition(topic.name, one.partition_index): one.partition_size
-        for directory in told.results
+        for directory in response.results
         for topic in directory.topics
         for one in topic.partitions
         if not one.is_future_key
@@ -125,15 +126,15 @@ async def sampled(cluster: Cluster, ranges: Collection[ReadRange]) -> Mapping[To
         wait_ms_max=0,
         is_committed=False,
     )
-    fetching = Fetching(cluster, ranges, limits, deliver=deliver, timeout_s=SAMPLES_TIMEOUT_S)
+    fetcher = Fetcher(cluster, ranges, limits, deliver=deliver, timeout_s=SAMPLES_TIMEOUT_S)
     with suppress(ClientError):
-        await _until(has_all, fetching)
+        await _until(has_all, fetcher)
     return seen
 
 
-async def _until(has_all: asyncio.Event, fetching: Fetching) -> None:
+async def _until(has_all: asyncio.Event, fetcher: Fetcher) -> None:
     """Fetch until everything was seen, the ranges end or time is up."""
-    work = asyncio.ensure_future(fetching.run())
+    work = asyncio.ensure_future(fetcher.run())
     seen = asyncio.ensure_future(has_all.wait())
     try:
         done, _ = await asyncio.wait(

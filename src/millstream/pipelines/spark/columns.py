@@ -40,10 +40,10 @@ _WHAT_TO_READ: Final = ("subscribe", "subscribePattern", "assign")
 
 
 def source_schema(options: Mapping[str, str]) -> StructType:
-    """What is read unless the user says otherwise.
+    """The schema unless the user gives one.
 
-    Spark asks for it when the DataFrame is made, long before it makes a reader: what is wrong with
-    the options in a batch as well as in a stream is told here, at the line that says it.
+    Spark calls this when the DataFrame is created, long before it creates a reader: options that
+    are wrong for batches and streams alike raise here, at the line of the user's that sets them.
     """
     _check_early(options)
     has_headers = OptionTexts(options).truth("includeHeaders", default=False)
@@ -63,12 +63,14 @@ def columns_of(schema: StructType) -> tuple[Column, ...]:
 
 
 def columns_to_read(schema: StructType, *, include_headers: bool) -> tuple[ReadColumn, ...]:
-    """What fills the columns of a schema, which is the user's or ours."""
+    """What fills the columns of a schema, the user's or the default one."""
     for one in schema.fields:
-        # Its short notation does not tell, and Arrow does not take the one for the other.
+        # The short notation leaves out nullability, and Arrow does not convert between them.
         is_alike = one.dataType.simpleString() == HEADERS_TYPE
         if is_alike and one.dataType != ArrayType(_HEADER):
-            raise SchemaInvalid(f"what is in column '{one.name}' is nullable; leave out NOT NULL")
+            raise SchemaInvalid(
+                f"the elements of column '{one.name}' are nullable; leave out NOT NULL"
+            )
     return chosen_columns(columns_of(schema), include_headers=include_headers)
 
 

@@ -1,7 +1,7 @@
 """The source and the sink under the name `millstream`.
 
-Readers and writers are imported when they are asked for: this module is loaded whenever Spark
-looks for any Python data source.
+Readers and writers are imported when they are used: this module is loaded whenever Spark searches
+for any Python data source.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class MillstreamDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001
     ) -> DataSourceStreamArrowWriter:
-        # Set in complete mode, where every batch has the whole result: it is added to the topic,
-        # as with Spark's connector.
+        # Set in complete mode, where every batch has the whole result: it is appended to the
+        # topic, as with Spark's connector.
         del overwrite
         with loading():
             from millstream.pipelines.spark.stream_writer import StreamWriter

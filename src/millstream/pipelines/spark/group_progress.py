@@ -1,8 +1,8 @@
 """A streaming query's progress as the offsets of a consumer group, for tools that show lag.
 
-It is for the eyes only: where a query goes on is in its checkpoint. So nothing waits for it and
-nothing fails with it. One commit is under way at a time; whatever came meanwhile goes with the
-next. A commit that does not succeed is told, and made up for by the next one.
+It is informational: the checkpoint decides where a query continues. So nothing waits for a commit
+and a failed one does not fail the query. One commit is in flight at a time; progress made meanwhile
+goes with the next. A failed commit is a warning, and the next one makes up for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,16 +19,16 @@ from millstream.model.ids import Offset, TopicPartition
 from millstream.pipelines.source_offset import SourceOffset
 
 COMMIT_TIMEOUT_S: Final = 30.0
-"""After a failover it takes a moment until a group has a coordinator again."""
+"""After a failover it takes some time until a group has a coordinator again."""
 
-SETTLE_TIMEOUT_S: Final = 5.0
+DRAIN_TIMEOUT_S: Final = 5.0
 """How long the end of an AvailableNow query waits for its last commit."""
 
 Positions = Mapping[TopicPartition, Offset]
 
 
 class GroupProgress:
-    """Of one query, on its driver."""
+    """Commits the progress of one query, on its driver."""
 
     def __init__(self, client: Callable[[], BlockingClient], group_id: str) -> None:
         self._client = client
@@ -36,33 +36,33 @@ class GroupProgress:
         self._running: Running | None = None
         self._under_way: Future[list[str]] | None = None
         self._sent: Positions = {}
-        """What the last commit was about."""
+        """The positions of the last commit."""
         self._wanted: Positions = {}
 
     def note(self, done: SourceOffset) -> list[str]:
-        """The query has dealt with everything before these; what went wrong with the last commit.
+        """Commit that the query has processed everything before; returns earlier problems.
 
-        The start of a new query is no progress: the group keeps what it has until a batch is done.
+        The start of a new query is not progress: the group keeps its offsets until a batch is done.
         """
-        told = self._ended()
+        problems = self._ended()
         if not done.is_initial:
             self._wanted = done.positions
         if self._under_way is None and self._wanted != self._sent:
             self._commit()
-        return told
+        return problems
 
-    def settle(self, timeout_s: float = SETTLE_TIMEOUT_S) -> list[str]:
-        """Wait for the last commit, since nobody will come back; what went wrong with it."""
-        told: list[str] = []
+    def drain(self, timeout_s: float = DRAIN_TIMEOUT_S) -> list[str]:
+        """Wait for the last commit, at the end of the query; returns problems."""
+        problems: list[str] = []
         while self._under_way is not None:
             with suppress(FutureTimeoutError, CancelledError):
                 self._under_way.exception(timeout_s)
             if not self._under_way.done():
-                return [*told, self._text(f"not committed within {timeout_s:g} s")]
-            told += self._ended()
-            if not told and self._wanted != self._sent:
+                return [*problems, self._text(f"not committed within {timeout_s:g} s")]
+            problems += self._ended()
+            if not problems and self._wanted != self._sent:
                 self._commit()
-        return told
+        return problems
 
     def _commit(self) -> None:
         if self._running is None:
@@ -82,7 +82,7 @@ class GroupProgress:
         self._under_way = self._running.thread.start(work(self._running.cluster))
 
     def _ended(self) -> list[str]:
-        """Take what the commit came to, if it is over."""
+        """Problems of the commit that was under way, if it has ended."""
         if self._under_way is None or not self._under_way.done():
             return []
         ended, self._under_way = self._under_way, None
@@ -91,8 +91,8 @@ class GroupProgress:
         except (ClientError, CancelledError) as error:
             reasons = [str(error)]
         if reasons:
-            self._sent = {}  # so that the next look tries again
+            self._sent = {}  # so that the next call retries
         return [self._text(one) for one in reasons]
 
     def _text(self, reason: str) -> str:
-        return f"the query's progress is not in group {self._group_id!r}: {reason}"
+        return f"the query's progress was not committed to group {self._group_id!r}: {reason}"

@@ -1,8 +1,8 @@
-"""What the driver looks up: topics, partitions, where logs begin and end, where a time is.
+"""What the driver looks up: topics, partitions, earliest and latest offsets, offsets of times.
 
-One look is one call of the client, so its requests go out together and share one time limit
-(`kafka.default.api.timeout.ms`). Within it answers that may be those of a broker which has not
-heard the news yet are asked for again, as `fetchOffset.numRetries` and `retryIntervalMs` say.
+One lookup is one call of the client, so its requests go out together and share one time limit
+(`kafka.default.api.timeout.ms`). Within it, answers that may come from a broker with stale
+metadata are requested again, as `fetchOffset.numRetries` and `retryIntervalMs` say.
 """
 
 import asyncio
@@ -42,21 +42,21 @@ from millstream.runtime.clock import Clock, SystemClock
 T = TypeVar("T")
 
 _FINAL: Final = (BrokersUnreachable, DeadlinePassed, ConfigInvalid, ClientClosed)
-"""What asking again at once cannot mend."""
+"""Errors that an immediate retry cannot fix."""
 
 Work = Callable[[Cluster, Deadline], Coroutine[Any, Any, T]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The partitions that a query reads, as the cluster is now."""
+    """The partitions that a query reads, by the current metadata."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: Mapping[str, TopicId]
 
 
 class MetadataLookup:
-    """The driver's eyes; for one query, in one process."""
+    """Looks up metadata and offsets for one query, on its driver."""
 
     def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
         self._options = options
@@ -69,26 +69,26 @@ class MetadataLookup:
     def client(self) -> BlockingClient:
         return client_for(self._settings)
 
-    # -- looks
+    # -- lookups
 
     def selection(self) -> Selection:
-        """Of a query that starts; a topic that is not there is an error."""
-        return self._look("looking up topics", self._selected)
+        """The partitions of a query that starts; an unknown topic is an error."""
+        return self._run("looking up topics", self._selected)
 
     def offsets(self, lookups: Mapping[TopicPartition, int]) -> dict[TopicPartition, Offset]:
-        """By the timestamps of ListOffsets; NO_OFFSET where no record is as late as asked."""
+        """By the timestamps of ListOffsets; NO_OFFSET where no record is that late."""
 
         async def work(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, Offset]:
             found = await self._listed(cluster, lookups, deadline)
             return {partition: or_raise(one) for partition, one in found.items()}
 
-        return self._look("looking up offsets", work) if lookups else {}
+        return self._run("looking up offsets", work) if lookups else {}
 
     def view(self, start: SourceOffset | None = None) -> ClusterView:
-        """Everything about the partitions that are read.
+        """A snapshot of the partitions that are read.
 
-        What contradicts where the query stands (`start`) is asked for again before it is believed.
-        Topics that are not there are left out.
+        An answer that contradicts the query's position (`start`) is requested again before it is
+        believed. Topics that do not exist are left out.
         """
         attempts = iter(range(self._options.offset_fetch.attempts - 1))
 
@@ -102,7 +102,7 @@ class MetadataLookup:
                     return found
                 await asyncio.sleep(self._interval_s)
 
-        return self._look("looking up partitions and offsets", work)
+        return self._run("looking up partitions and offsets", work)
 
     # -- steps
 
@@ -149,17 +149,17 @@ class MetadataLookup:
     async def _listed(
         self, cluster: Cluster, lookups: Mapping[TopicPartition, int], deadline: Deadline
     ) -> dict[TopicPartition, Offset | ClientError]:
-        specs = {partition: OffsetSpec(asked) for partition, asked in lookups.items()}
+        specs = {partition: OffsetSpec(timestamp) for partition, timestamp in lookups.items()}
         # With read_committed, latest is the last stable offset.
         found = await list_offsets_each(cluster, specs, deadline=deadline)
         return {partition: _offset(one) for partition, one in found.items()}
 
     # -- attempts
 
-    def _look(self, what: str, work: Work[T]) -> T:
+    def _run(self, what: str, work: Work[T]) -> T:
         fetch = self._options.offset_fetch
 
-        async def looking(cluster: Cluster) -> T:
+        async def attempt(cluster: Cluster) -> T:
             deadline = cluster.deadline(what)
             for attempts_left in range(fetch.attempts - 1, -1, -1):
                 try:
@@ -173,7 +173,7 @@ class MetadataLookup:
 
         client = self.client
         pauses_s = fetch.attempts * self._interval_s
-        return client.run(looking, timeout_s=client.settings.api_timeout_s + pauses_s)
+        return client.run(attempt, timeout_s=client.settings.api_timeout_s + pauses_s)
 
     @property
     def _interval_s(self) -> float:
@@ -183,7 +183,7 @@ class MetadataLookup:
 async def _topic_infos(
     cluster: Cluster, subscription: Subscription, deadline: Deadline
 ) -> dict[str, TopicInfo]:
-    """Those that there are, of the ones that matter."""
+    """The existing topics, as far as the subscription needs them."""
     if isinstance(subscription, SubscribePattern):
         return await cluster.topics(deadline=deadline)
     each = await cluster.topics_each(subscription.topics, deadline=deadline, unknown_grace_s=0.0)
@@ -191,7 +191,7 @@ async def _topic_infos(
 
 
 def _without_missing(subscription: Subscription, infos: Collection[str]) -> Subscription:
-    """What was read and is there no more is for `survey` to judge, not an error of its own."""
+    """Leave out topics that no longer exist: `survey` judges them, they are not an error here."""
     match subscription:
         case Subscribe(topics):
             return Subscribe(tuple(name for name in topics if name in infos))
@@ -210,7 +210,7 @@ def _offset(found: ListedOffset | ClientError) -> Offset | ClientError:
 def _present(
     found: Mapping[TopicPartition, Offset | ClientError],
 ) -> dict[TopicPartition, Offset]:
-    """A partition that went away between two questions is as one that was not there at first."""
+    """Leave out partitions that were deleted between two requests, as if never there."""
     return {
         partition: or_raise(one)
         for partition, one in found.items()
@@ -219,7 +219,7 @@ def _present(
 
 
 def _is_doubtful(start: SourceOffset, view: ClusterView) -> bool:
-    """Whether it looks as if records were gone, which a broker that lags behind may say too."""
+    """Whether records seem to be lost, which a broker with stale metadata may report too."""
     is_gone = any(partition not in view.latest for partition in start.positions)
     is_other = any(
         view.topic_ids.get(name, topic_id) != topic_id for name, topic_id in start.topic_ids.items()

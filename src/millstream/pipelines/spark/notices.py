@@ -1,7 +1,7 @@
-"""What the user should know and that stops nothing: Python warnings on the driver.
+"""Python warnings on the driver, for what the user should know and does not stop the query.
 
-Spark runs the driver's part of a Python source in processes of its own. What these write to
-standard error appears where the JVM writes its own, in the terminal of the driver.
+Spark runs the driver's part of a Python source in processes of its own. Their standard error
+appears where the JVM writes its own, in the terminal of the driver.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,26 +15,26 @@ from millstream.pipelines.option_rules import CLIENT_PREFIX
 from millstream.pipelines.options import ReadOptions
 
 _WITHOUT_USE: Final = frozenset({"group.id"})
-"""Settings that a query moved from the connector may have, and that reading needs no more."""
+"""Settings that a query moved from the connector may have, and that are not needed here."""
 
 
 class MillstreamWarning(UserWarning):
-    """Something is surely not as it was meant."""
+    """Something that is probably unintended."""
 
 
 def client_settings(options: ReadOptions) -> dict[str, str]:
-    """For the client; raises ConfigInvalid before anything is connected."""
+    """The settings of the client; raises ConfigInvalid before any connection is made."""
     settings = {**options.client_settings, "isolation.level": options.isolation.value}
     ClientSettings.from_configs(settings)
     return settings
 
 
-def tell(options: ReadOptions) -> None:
-    """Of the options of a query."""
-    tell_all([*options.warnings, *_unknown_settings(options.client_settings)])
+def warn_of_options(options: ReadOptions) -> None:
+    """Issue the warnings about the options of a query."""
+    warn_all([*options.warnings, *_unknown_settings(options.client_settings)])
 
 
-def tell_all(texts: Iterable[str]) -> None:
+def warn_all(texts: Iterable[str]) -> None:
     """Python shows each text once in a process."""
     for text in texts:
         warn(text, MillstreamWarning, stacklevel=3)

@@ -1,7 +1,7 @@
-"""What a sink was asked for, checked on the driver and handed to every task.
+"""The plan of a sink, checked on the driver and passed to every task.
 
-Everything that can be wrong with options, columns and mode is told here, before any row is written
-and without asking a broker: Spark makes writers more often than it uses them.
+Everything that can be wrong with options, columns and mode raises here, before any row is written
+and without a request to a broker: Spark creates writers more often than it uses them.
 """
 
 import warnings
@@ -22,24 +22,24 @@ from millstream.pipelines.spark.write_columns import Projection, columns_of, pro
 
 
 class ModeRefused(PipelineError):
-    """A way of writing that a log does not have."""
+    """A save mode that a log cannot support."""
 
 
 class ClientOptionInvalid(PipelineError):
-    """A setting of the client that cannot be."""
+    """An invalid setting of the client."""
 
 
 class SinkWarning(UserWarning):
-    """Legal, and surely not meant."""
+    """Something legal that is probably unintended."""
 
 
-_told: dict[str | tuple[str, type[Warning], int], int] = {}
-"""Where the warnings module notes what it has shown."""
+_shown: dict[str | tuple[str, type[Warning], int], int] = {}
+"""Registry of the warnings module: what it has shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlan:
-    """Goes to the tasks by pickle."""
+    """Pickled to the tasks."""
 
     settings: ClientSettings
     topic: str | None
@@ -49,26 +49,26 @@ class SinkPlan:
 
 
 def sink_plan(options: Mapping[str, str], schema: StructType, *, is_overwrite: bool) -> SinkPlan:
-    """Raises PipelineError; warns of what is legal and odd."""
-    asked = write_options(options)
-    columns = write_columns(columns_of(schema), topic_option=asked.topic)
+    """Raises PipelineError; warns of what is legal but probably unintended."""
+    parsed = write_options(options)
+    columns = write_columns(columns_of(schema), topic_option=parsed.topic)
     if is_overwrite:
         raise ModeRefused(
-            "a topic cannot be overwritten, records are only ever added: use mode('append'), or"
-            " delete the topic before"
+            "a topic cannot be overwritten, records can only be appended: use mode('append'), or"
+            " delete the topic first"
         )
-    settings = _settings(asked.client_settings)
-    for told in asked.warnings:
-        _warn(told)
+    settings = _settings(parsed.client_settings)
+    for text in parsed.warnings:
+        _warn(text)
     if columns.ignored:
         _warn(f"columns are not written: {', '.join(columns.ignored)}")
     if settings.acks != -1:
-        _warn("with kafka.acks other than all, rows that were written can be lost with a broker")
+        _warn("kafka.acks is not all: written rows can be lost when a broker fails; set it to all")
     return SinkPlan(
         settings=settings,
-        topic=asked.topic,
+        topic=parsed.topic,
         projection=projection_of(columns),
-        guarantee=asked.guarantee,
+        guarantee=parsed.guarantee,
     )
 
 
@@ -79,14 +79,14 @@ def _settings(given: Mapping[str, str]) -> ClientSettings:
         raise ClientOptionInvalid(f"options {CLIENT_PREFIX}*: {error}") from None
     for name, _ in settings.others:
         _warn(
-            f"option '{CLIENT_PREFIX}{name}' is ignored: the client has no such setting"
+            f"option '{CLIENT_PREFIX}{name}' is ignored: unknown client setting"
             f"{hint(name, CLIENT_KEYS)}"
         )
     return settings
 
 
-def _warn(told: str) -> None:
+def _warn(text: str) -> None:
     """Spark shows it on the driver's standard error, once per process that plans queries."""
-    # Where it is raised says nothing to who wrote the query: a line of the user's is not on the
-    # stack, which is that of a process of Spark's.
-    warnings.warn_explicit(told, SinkWarning, 'format("millstream")', 0, registry=_told)
+    # The line where it is raised means nothing to the author of the query, whose code is not on
+    # the stack of this process of Spark.
+    warnings.warn_explicit(text, SinkWarning, 'format("millstream")', 0, registry=_shown)

@@ -1,8 +1,8 @@
-"""Being a guest in a process of Spark's, on the driver.
+"""Keeps garbage collection cheap in Spark's Python processes on the driver.
 
-Readers and writers are made in processes that Spark keeps for planning and for commits. They are
-used once for every query, those of a stream's sink once for every micro-batch, and each time they
-look for garbage afterwards, through everything that is loaded.
+Readers and writers are created in processes that Spark keeps for planning and for commits. They
+are used once for every query, those of a stream's sink once for every micro-batch, and each time
+they collect garbage afterwards, over everything that is loaded.
 """
 
 import os
@@ -18,7 +18,7 @@ _IS_USED_AGAIN: Final = "SPARK_REUSE_WORKER"
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Around imports, and around what is made with them."""
+    """Pause the collector during imports, and exempt the imported modules from collections."""
     with collector_paused():
         yield
     if _IS_USED_AGAIN in os.environ:

@@ -1,8 +1,8 @@
-"""`spark.readStream`: where a micro-batch ends is decided here, on the driver.
+"""`spark.readStream`: decides on the driver where a micro-batch ends.
 
-Spark keeps one of these in a process of its own for as long as a query runs, and asks it trigger
-by trigger; others are made only to be pickled to tasks. So what is remembered between triggers
-lives in the instance, and whatever a replay needs is in the offsets themselves.
+Spark keeps one reader in a process of its own for as long as a query runs, and calls it at every
+trigger; others are created only to be pickled to tasks. So state between triggers lives in the
+instance, and everything that a replay needs is in the offsets themselves.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,9 +39,9 @@ from millstream.pipelines.source_offset import (
     document_from_source_offset,
     source_offset_from_document,
 )
-from millstream.pipelines.spark.bound_lookup import resolved, start_wanted
+from millstream.pipelines.spark.bound_lookup import resolve_bound, start_query
 from millstream.pipelines.spark.metadata_lookup import MetadataLookup
-from millstream.pipelines.spark.notices import tell, tell_all
+from millstream.pipelines.spark.notices import warn_all, warn_of_options
 from millstream.pipelines.spark.task_reader import ReadTask, TaskRules
 from millstream.runtime.clock import SystemClock
 
@@ -59,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
         self._options: Final = stream_read_options(options)
         self._rules: Final = TaskRules.of(self._options.read, schema)
-        self._look: Final = MetadataLookup(self._options.read)
+        self._lookup: Final = MetadataLookup(self._options.read)
         self._clock: Final = SystemClock()
         self._initial: SourceOffset | None = None
         self._start_failure: Exception | None = None
@@ -86,18 +86,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         from millstream.pipelines.spark.group_progress import GroupProgress
 
-        return GroupProgress(lambda: self._look.client, group_id)
+        return GroupProgress(lambda: self._lookup.client, group_id)
 
     # -- where to begin
 
     def initialOffset(self) -> Document:  # noqa: N802
-        """Asked for twice when a query is new, and again when its first batch is replayed.
+        """Called twice when a query is new, and again when its first batch is replayed.
 
-        Only a new query needs the answer. A start that cannot be resolved is therefore told by the
-        first `latestOffset`, which a replay does not ask for: its batch has its begin in its end.
+        Only a new query needs the result. A start that cannot be resolved is therefore raised by
+        the first `latestOffset`, which a replay does not call: its end offset has its begin.
         """
         if self._initial is None:
-            tell(self._options.read)
+            warn_of_options(self._options.read)
             try:
                 self._initial = self._resolved_start()
             except (PipelineError, ClientError) as error:
@@ -107,16 +107,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _resolved_start(self) -> SourceOffset:
         read = self._options.read
-        selection = self._look.selection()
-        asked = start_wanted(read, selection)
-        positions = resolved(self._look, asked, no_match=read.no_match)
+        selection = self._lookup.selection()
+        query = start_query(read, selection)
+        positions = resolve_bound(self._lookup, query, no_match=read.no_match)
         view = ClusterView(earliest={}, latest={}, topic_ids=selection.topic_ids)
         return initial_offset(positions, view)
 
     # -- where to end
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Spark knows one limit and hands it back; which ones count is decided by the options."""
+        """Spark supports one limit and passes it back; the options decide which ones apply."""
         limits = self._options.limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -132,13 +132,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin.is_initial and self._start_failure is not None:
             raise self._start_failure
         self._note_done(begin)
-        view = self._look.view(begin)
+        view = self._lookup.view(begin)
         self._latest = view.latest
         view = self._cut(view, begin)
         is_unlimited = isinstance(limit, ReadAllAvailable)
         limits = AdmissionLimits() if is_unlimited else self._options.limits
         if self._bytes is not None and limits.max_bytes is not None:
-            self._bytes.refresh(self._look.client, view, survey(begin, view).begins)
+            self._bytes.refresh(self._lookup.client, view, survey(begin, view).begins)
         found = next_end(
             begin,
             view,
@@ -152,22 +152,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._check_frozen()
         self._last_trigger = found.last_trigger
-        tell_all(found.warnings)
+        warn_all(found.warnings)
         if found.offset != begin:
             return document_from_source_offset(found.offset)
         if self._progress is not None and self._frozen is not None:
-            tell_all(self._progress.settle())  # the query ends, and this process with it
+            warn_all(self._progress.drain())  # the query and this process end now
         return start
 
     def _now(self) -> TimestampMs:
-        """Only differences count, and the wall clock may jump."""
+        """Monotonic: only differences matter, and the wall clock may jump."""
         return TimestampMs(int(self._clock.monotonic_s() * 1000))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._frozen = self._look.view().latest
+        self._frozen = self._lookup.view().latest
 
     def _cut(self, view: ClusterView, begin: SourceOffset) -> ClusterView:
-        """Under AvailableNow there is nothing behind the end that was fixed at the start."""
+        """Under AvailableNow, limit the view to the end that was fixed at the start."""
         frozen = self._frozen
         if frozen is None:
             return view
@@ -180,7 +180,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(view, latest=latest)
 
     def _check_frozen(self) -> None:
-        """A log that was cut since would end the query early, with records unread."""
+        """Raise if a log was truncated: the query would end early, with records unread."""
         if self._frozen is not None and self._options.read.fail_on_data_loss:
             check_available_now(frozen=self._frozen, end=self._frozen, latest=self._latest or {})
 
@@ -191,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what to read
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """A function of the two offsets alone, so that a replay has the same tasks."""
+        """Depends only on the two offsets, so that a replay has the same tasks."""
         begin, finish = source_offset_from_document(start), source_offset_from_document(end)
         unresolved = unresolved_partitions(begin, finish)
         ranges = batch_plan(
@@ -199,7 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             finish,
             min_partitions=self._options.read.min_partitions,
             max_records_per_partition=self._options.read.max_records_per_partition,
-            earliest=self._look.offsets(dict.fromkeys(unresolved, EARLIEST_OFFSET)),
+            earliest=self._lookup.offsets(dict.fromkeys(unresolved, EARLIEST_OFFSET)),
         )
         return [ReadTask(one, finish.topic_ids.get(one.topic)) for one in ranges]
 
@@ -207,14 +207,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._rules.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to let go of. Spark says so when it plans the next batch, and not at all when
-        there is none; `latestOffset` knows it as early, and always.
+        """Nothing to release. Spark calls this when it plans the next batch, and not at all when
+        there is none; `latestOffset` is called as early, and always.
         """
 
     def _note_done(self, begin: SourceOffset) -> None:
-        """Spark asks for the next batch when the one before it is done."""
+        """Spark requests the next batch when the previous one is done."""
         if self._progress is not None:
-            tell_all(self._progress.note(begin))
+            warn_all(self._progress.note(begin))
 
     def stop(self) -> None:
         """Nothing to stop: the process ends with the query, and its connections with it."""

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Spark makes one for each micro-batch, and another one to commit it, in another process."""
+    """Spark creates one for each micro-batch, and one to commit it, in another process."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._plan = sink_plan(options, schema, is_overwrite=False)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskWritten:
-        """In a task."""
+        """Called in a task."""
         from millstream.pipelines.spark.task_writer import write_task
 
         return write_task(self._plan, iterator)

@@ -1,8 +1,8 @@
-"""What a task does: one range of one partition, as Arrow batches of exactly Spark's schema.
+"""A task of the source: reads one range of one partition as Arrow batches of Spark's schema.
 
 Batch and stream share it. The client does the work: it decodes here, in the task's thread, while
-the next answers are on their way. What is added is the decision what to do when records are
-gone, which only a task can notice: between planning and reading there can be hours.
+the next responses are in flight. The task adds the decision what to do about lost records, which
+only it can notice: between planning and reading there can be hours.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,30 +33,30 @@ from millstream.pipelines.options import ReadOptions
 from millstream.pipelines.ranges import OffsetRange
 from millstream.pipelines.schema import ReadColumn
 from millstream.pipelines.spark.columns import columns_to_read
-from millstream.pipelines.spark.notices import client_settings, tell_all
+from millstream.pipelines.spark.notices import client_settings, warn_all
 from millstream.runtime.garbage import freeze_modules
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _FETCH_BYTES: Final = 4 * MIB
-"""What a task asks for at once, unless `kafka.max.partition.fetch.bytes` says otherwise: a task
-reads a single partition, so Kafka's 1 MiB would be a small answer. For records of 1 KB it costs a
-third more CPU than this, and Arrow batches of 1 000 rows, which Spark is slow with."""
+"""Bytes that a task fetches at once, unless `kafka.max.partition.fetch.bytes` is set: a task reads
+a single partition, so Kafka's 1 MiB would be a small response. For records of 1 KB it costs a third
+more CPU than this, and makes Arrow batches of 1 000 rows, which Spark processes slowly."""
 _FETCH_BYTES_KEY: Final = "max.partition.fetch.bytes"
 
 _TRIES_WITHOUT_PROGRESS_MAX: Final = 3
-"""A broker may have stale limits for a moment; one that contradicts itself for ever is an error."""
+"""A broker may have stale limits for a moment; one that keeps contradicting itself is an error."""
 
 
 class ReadTask(InputPartition):
-    """A range for a task. Spark makes a plain InputPartition of its own when there are none."""
+    """A range for a task. Without any, Spark passes an InputPartition of its own."""
 
     def __init__(self, wanted: OffsetRange, topic_id: TopicId | None) -> None:
         super().__init__(None)
         self.wanted = wanted
         self.topic_id = topic_id
-        """The topic that the offsets are of; None where brokers are too old to tell."""
+        """The topic that the offsets belong to; None where brokers are too old for topic ids."""
 
     def __repr__(self) -> str:
         one = self.wanted
@@ -65,7 +65,7 @@ class ReadTask(InputPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRules:
-    """What every task of a query needs; travels to the workers."""
+    """What every task of a query needs; pickled to the workers."""
 
     client_settings: Mapping[str, str]
     columns: tuple[ReadColumn, ...]
@@ -95,11 +95,11 @@ class TaskRules:
         """All records of a task's range."""
         if not isinstance(partition, ReadTask):
             return iter(())
-        return _Reading(self, partition).batches()
+        return _RangeReader(self, partition).batches()
 
 
-class _Reading:
-    """One range, read to its end through whatever happens."""
+class _RangeReader:
+    """Reads one range to its end, across errors that it can recover from."""
 
     def __init__(self, rules: TaskRules, task: ReadTask) -> None:
         self._rules = rules
@@ -121,20 +121,20 @@ class _Reading:
                     for one in reading:
                         yield self._fit.fitted(one.batch)
                 if TaskContext.get() is not None:
-                    freeze_modules()  # a worker of Spark's, and nobody's own process
+                    freeze_modules()  # in a worker of Spark, not in a user's own process
                 return
             except ClientError as error:
                 reached = reading.positions[partition]
                 position = self._position_after(error, reached, has_moved=reached > position)
 
     def _position_after(self, error: ClientError, position: Offset, *, has_moved: bool) -> Offset:
-        """Where to go on; raises what cannot be mended, or must not."""
+        """Where to continue; raises errors that cannot be recovered from, or must not."""
         self._tries = 0 if has_moved else self._tries + 1
         if self._tries >= _TRIES_WITHOUT_PROGRESS_MAX:
             raise error
         resumed, loss = self._resumed(error, position)
         if loss is not None:
-            tell_all(judge([loss], fail_on_data_loss=self._rules.fail_on_data_loss))
+            warn_all(judge([loss], fail_on_data_loss=self._rules.fail_on_data_loss))
         return resumed
 
     def _resumed(self, error: ClientError, position: Offset) -> tuple[Offset, Loss | None]:
@@ -160,11 +160,11 @@ class _Reading:
         return f"Offsets [{position}, {self._wanted.end}) were not read."
 
     def _after_cut(self, position: Offset, why: str) -> tuple[Offset, Loss]:
-        """What was read is gone; what is there now at these offsets are other records."""
+        """Records that were read are lost; at these offsets there are other records now."""
         return position, Loss(LossKind.COULD_NOT_READ_OFFSET_RANGE, f"{why}.")
 
     def _after_stall(self, error: DeadlinePassed, position: Offset) -> tuple[Offset, Loss | None]:
-        """Nothing came for as long as is allowed: does the log end before the range does?"""
+        """No records within the allowed time: does the log end before the range?"""
         partition = self._wanted.topic_partition
         earliest = self._client.list_offsets({partition: EARLIEST})[partition].offset
         latest = self._client.list_offsets({partition: LATEST})[partition].offset
@@ -176,8 +176,8 @@ class _Reading:
 class _Fit:
     """The client's batches under the names and types that Spark compares with.
 
-    They are equal unless the user spelled a name otherwise, or named a type that is only equal in
-    what it holds; then the columns are put under Spark's schema without being copied.
+    They are equal unless the user spelled a name differently, or gave a compatible type; then the
+    columns are put under Spark's schema without a copy.
     """
 
     def __init__(self, rules: TaskRules) -> None:

@@ -1,7 +1,7 @@
-"""What a task of a sink tells the driver.
+"""What a task of a sink reports to the driver.
 
-On its own, as the process that commits needs nothing else of what writes: Arrow and the client
-would be most of what it loads.
+In a module of its own, as the process that commits needs no other part of the sink: Arrow and the
+client would be most of what it loads.
 """
 
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPlace:
-    """Where in a job a task is: the same when a batch is run again, except for `attempt`."""
+class TaskIdentity:
+    """Identifies a task of a job: the same when a batch is run again, except for `attempt`."""
 
     task: int
     attempt: int
     query_id: str | None = None
-    """Of a stream; stays over restarts."""
+    """Of a stream; stays the same over restarts."""
     batch_id: int | None = None
 
 
@@ -24,7 +24,7 @@ class TaskPlace:
 class TaskWritten(WriterCommitMessage):
     """What a task has stored."""
 
-    place: TaskPlace
+    identity: TaskIdentity
     records: dict[str, int] = field(default_factory=dict)
     """By topic."""
 

@@ -1,4 +1,4 @@
-"""Rows as Spark hands them to a sink, seen as the columns that a writer of records takes."""
+"""Maps the rows that Spark passes to a sink to the columns that a column writer takes."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class Projection(NamedTuple):
-    """Which columns of a batch are written, and as what.
+    """Which columns of a batch are written, and under which names.
 
-    They are found by position: a name may be there twice, and the first of them counts.
+    They are found by position: a name may occur twice, and the first of them is used.
     """
 
     positions: tuple[int, ...]
@@ -26,14 +26,14 @@ class Projection(NamedTuple):
 
 
 def columns_of(schema: StructType) -> tuple[Column, ...]:
-    """Spark's schema in plain words."""
+    """Spark's schema as names and type names."""
     return tuple(
         Column(field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields
     )
 
 
 def projection_of(columns: WriteColumns) -> Projection:
-    """Without the columns that nothing is written of."""
+    """Without the columns that are not written."""
     found = {
         "value": columns.value,
         "key": columns.key,

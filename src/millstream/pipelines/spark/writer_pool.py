@@ -1,8 +1,8 @@
-"""Writers that outlive the task which made them.
+"""Writers that outlive the task which created them.
 
-A Python worker of Spark is used for task after task, and a stream has tasks many times a second. A
-writer for each would ask for a producer id for each, which every broker remembers for a day and
-for each partition. So a worker keeps its writers, and a task takes one over.
+A Python worker of Spark runs task after task, and a stream has tasks many times a second. A writer
+for each would request a producer id for each, which brokers remember for a day and for each
+partition. So a worker keeps its writers, and tasks reuse them.
 """
 
 import os
@@ -19,25 +19,25 @@ that it serves queries with different settings."""
 
 
 class WriterPool:
-    """Of one process; a forked child begins with an empty one."""
+    """The pool of one process; a forked child begins with an empty one."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._idle: OrderedDict[ClientSettings, ColumnWriter] = OrderedDict()
 
     def take(self, settings: ClientSettings) -> ColumnWriter:
-        """A writer that nobody else has, with nothing unsent."""
+        """A writer for exclusive use, with nothing unsent."""
         self._notice_fork()
         writer = self._idle.pop(settings, None)
         if writer is None:
             writer = client_for(settings).column_writer(creates_topics=True)
-        # Between two tasks there can be hours. Records for a topic that is gone would wait for it
-        # until their time is up, and nobody would ask for it to be created.
+        # Between two tasks there can be hours. Records for a topic that was deleted would wait
+        # until they time out, and no request would create it.
         writer.doubt_topics()
         return writer
 
     def give_back(self, settings: ClientSettings, writer: ColumnWriter) -> None:
-        """Only after a flush; one that met an error is aborted instead."""
+        """Only after a flush; a writer that failed is aborted instead."""
         self._notice_fork()
         surplus = [self._idle.pop(settings, None)]
         self._idle[settings] = writer

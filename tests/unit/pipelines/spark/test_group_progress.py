@@ -76,7 +76,7 @@ def test_a_commit_that_failed_is_told_and_tried_with_the_next_look() -> None:
     running.begun[0].set_result(["the group has members of its own"])
     told = progress.note(_at(5))
     assert told == [
-        "the query's progress is not in group 'query': the group has members of its own"
+        "the query's progress was not committed to group 'query': the group has members of its own"
     ]
     assert len(running.begun) == 2
     running.begun[1].set_exception(ClientClosed())
@@ -85,17 +85,17 @@ def test_a_commit_that_failed_is_told_and_tried_with_the_next_look() -> None:
 
 def test_the_end_of_a_query_waits_for_the_last_commit() -> None:
     progress, running = _progress()
-    assert progress.settle() == []
+    assert progress.drain() == []
     progress.note(_at(5))
     running.begun[0].set_result([])
-    assert progress.settle() == []
+    assert progress.drain() == []
 
 
 def test_the_end_of_a_query_does_not_wait_for_ever() -> None:
     progress, _ = _progress()
     progress.note(_at(5))
-    assert progress.settle(timeout_s=0.01) == [
-        "the query's progress is not in group 'query': not committed within 0.01 s"
+    assert progress.drain(timeout_s=0.01) == [
+        "the query's progress was not committed to group 'query': not committed within 0.01 s"
     ]
 
 
@@ -104,7 +104,7 @@ def test_what_came_while_a_commit_was_under_way_is_committed_before_the_end() ->
     progress.note(_at(5))
     progress.note(_at(6))
     running.begun[0].set_result([])
-    assert progress.settle(timeout_s=0.01) != []
+    assert progress.drain(timeout_s=0.01) != []
     assert len(running.begun) == 2
     running.begun[1].set_result([])
-    assert progress.settle() == []
+    assert progress.drain() == []

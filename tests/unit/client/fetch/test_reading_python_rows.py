@@ -11,7 +11,7 @@ from millstream.client.errors import RecordsUnreadable
 from millstream.client.fetch.arrow import FIELDS
 from millstream.client.fetch.chunks import AbortedTransaction, Chunk
 from millstream.client.fetch.decoder import BatchShape, Decoder
-from millstream.client.fetch.plain import PlainDecoder, PlainRows
+from millstream.client.fetch.python_rows import PythonDecoder, PythonRows
 from millstream.model.ids import Offset, ProducerId, TopicPartition
 
 HERE = TopicPartition("päge-views", 3)
@@ -29,11 +29,11 @@ def chunk_of(data: bytes, stop: int, *, start: int = 0, aborted: Any = ()) -> Ch
     return Chunk(HERE, memoryview(data), Offset(start), Offset(stop), tuple(aborted), len(data))
 
 
-def plain(chunk: Chunk) -> list[PlainRows]:
-    return list(PlainDecoder(with_headers=True, checks_crcs=True).batches(chunk))
+def plain(chunk: Chunk) -> list[PythonRows]:
+    return list(PythonDecoder(with_headers=True, checks_crcs=True).batches(chunk))
 
 
-def rows_of(found: list[PlainRows]) -> list[tuple[Any, ...]]:
+def rows_of(found: list[PythonRows]) -> list[tuple[Any, ...]]:
     return [
         row
         for one in found
@@ -128,7 +128,7 @@ def test_first_rows_and_where_to_go_on() -> None:
 def test_malformed_batch_is_told_behind_what_is_good() -> None:
     good, bad = batch_of(EVERY_KIND), bytearray(batch_of(EVERY_KIND, base_offset=6))
     bad[-1] ^= 1
-    found = PlainDecoder(with_headers=True, checks_crcs=True).batches(chunk_of(good + bad, 12))
+    found = PythonDecoder(with_headers=True, checks_crcs=True).batches(chunk_of(good + bad, 12))
     assert next(found).row_count == 6
     with pytest.raises(RecordsUnreadable):
         next(found)

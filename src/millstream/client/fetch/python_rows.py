@@ -1,6 +1,6 @@
-"""Records as plain Python values, for who has no pyarrow: the command line.
+"""Records as Python values, without pyarrow: for the command line.
 
-Columns are made when they are asked for, as lists: quicker than Arrow's own lists of them.
+Columns are made on request, as lists: quicker than Arrow's `to_pylist`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Header = tuple[str, bytes | None]
 
 
-class PlainRows(NamedTuple):
-    """Rows [start, stop) of what was decoded together, all of one partition."""
+class PythonRows(NamedTuple):
+    """Rows [start, stop) of one decoded part of a chunk."""
 
     partition: TopicPartition
     decoded: Decoded
@@ -39,7 +39,7 @@ class PlainRows(NamedTuple):
 
     @property
     def next_offset(self) -> Offset:
-        """Where to go on behind these rows."""
+        """Where to continue after these rows."""
         if self.stop == self.decoded.columns.rows:
             return Offset(self.decoded.next_offset)
         return Offset(self.offsets()[-1] + 1)
@@ -48,8 +48,8 @@ class PlainRows(NamedTuple):
     def row_count(self) -> int:
         return self.stop - self.start
 
-    def first(self, count: int) -> "PlainRows":
-        """No more rows than that."""
+    def first(self, count: int) -> "PythonRows":
+        """The first `count` rows."""
         return self._replace(stop=min(self.stop, self.start + count))
 
     def keys(self) -> list[bytes | None]:
@@ -68,7 +68,7 @@ class PlainRows(NamedTuple):
         ]
 
     def are_append_times(self) -> list[bool]:
-        """Whether the time is that of the append, and not the record's own."""
+        """Whether the timestamp is LogAppendTime, and not CreateTime."""
         flags = memoryview(self.decoded.flags).cast("B")[self.start : self.stop]
         return [bool(one & FLAG_LOG_APPEND_TIME) for one in flags]
 
@@ -118,19 +118,19 @@ def _texts(column: BinaryColumn | None, start: int, stop: int) -> list[bytes | N
     return texts
 
 
-class PlainDecoder:
+class PythonDecoder:
     """Decodes the chunks of one read. Implements `ChunkDecoder`."""
 
     def __init__(self, *, with_headers: bool, checks_crcs: bool) -> None:
         self._with_headers = with_headers
         self._checks_crcs = checks_crcs
 
-    def batches(self, chunk: Chunk) -> Iterator[PlainRows]:
-        """At least one unless nothing of the chunk may be seen. Raises RecordsUnreadable."""
+    def batches(self, chunk: Chunk) -> Iterator[PythonRows]:
+        """At least one unless the chunk has no visible rows. Raises RecordsUnreadable."""
         visibility = Visibility(chunk.aborted)
         for decoded in decoded_parts(chunk, self._options):
             for start, stop in visibility.seen(decoded):
-                yield PlainRows(chunk.partition, decoded, start, stop)
+                yield PythonRows(chunk.partition, decoded, start, stop)
 
     def _options(self, first_offset: Offset, end_offset: Offset) -> DecodeOptions:
         return DecodeOptions(
@@ -143,9 +143,9 @@ class PlainDecoder:
         )
 
 
-def read_plain(
+def read_python_rows(
     client: "BlockingClient", ranges: Sequence[ReadRange], *, with_headers: bool
-) -> ChunkIterator[PlainRows]:
-    """Rows of all ranges as they come. Raises at once what is wrong with the ranges."""
-    decoder = PlainDecoder(with_headers=with_headers, checks_crcs=client.settings.check_crcs)
+) -> ChunkIterator[PythonRows]:
+    """Rows of all ranges as they arrive. Raises errors of the ranges at once."""
+    decoder = PythonDecoder(with_headers=with_headers, checks_crcs=client.settings.check_crcs)
     return ChunkIterator(client, checked_ranges(ranges), decoder, NO_OPTIONS)

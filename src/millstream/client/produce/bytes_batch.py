@@ -1,6 +1,6 @@
-"""Keys and values as lists of bytes, written like an Arrow batch: for who has no pyarrow.
+"""A batch of keys and values as bytes, for writing without pyarrow.
 
-It has as much of the face of `pyarrow.RecordBatch` as the producer uses.
+It implements the part of `pyarrow.RecordBatch` that the producer uses.
 """
 
 from array import array
@@ -15,8 +15,8 @@ from millstream.kernels.partition_types import Int32Column
 _OFFSET_BYTES: Final = 4
 
 
-class PlainSchema(NamedTuple):
-    """Batches with the same one can be put together."""
+class BytesSchema(NamedTuple):
+    """Batches with equal schemas can be concatenated."""
 
     has_keys: bool
     partition: int | None
@@ -26,7 +26,7 @@ class PlainSchema(NamedTuple):
 
 
 class _Column:
-    """Texts one after the other, and where each begins."""
+    """Concatenated values, and where each begins."""
 
     __slots__ = ("data", "offsets")
 
@@ -39,12 +39,12 @@ class _Column:
         return [data[begin:end] for begin, end in pairwise(self.offsets[start : stop + 1])]
 
 
-class PlainBatch(NamedTuple):
-    """Rows of one topic; made by `plain_batch`. Implements `RowBatch`."""
+class BytesBatch(NamedTuple):
+    """Rows of one topic; made by `bytes_batch`. Implements `RowBatch`."""
 
     columns: tuple[_Column, ...]
     """Values, and keys if there are any."""
-    schema: PlainSchema
+    schema: BytesSchema
     num_rows: int
     start: int = 0
 
@@ -54,7 +54,7 @@ class PlainBatch(NamedTuple):
         used = sum(one.offsets[stop] - one.offsets[start] for one in self.columns)
         return used + _OFFSET_BYTES * (self.num_rows + 1) * len(self.columns)
 
-    def slice(self, start: int, length: int, /) -> "PlainBatch":
+    def slice(self, start: int, length: int, /) -> "BytesBatch":
         """Without a copy."""
         rows = min(length, self.num_rows - start)
         return self._replace(start=self.start + start, num_rows=rows)
@@ -80,19 +80,19 @@ class PlainBatch(NamedTuple):
         return Rows(records, Topics([topic], None), partitions)
 
 
-def plain_batch(
+def bytes_batch(
     values: Sequence[bytes], *, keys: Sequence[bytes] | None = None, partition: int | None = None
-) -> PlainBatch:
+) -> BytesBatch:
     """With or without keys; all rows go to one partition if that is given."""
     columns = (_Column(values),) if keys is None else (_Column(values), _Column(keys))
-    return PlainBatch(columns, PlainSchema(keys is not None, partition), len(values))
+    return BytesBatch(columns, BytesSchema(keys is not None, partition), len(values))
 
 
-def concat_plain(batches: Sequence[PlainBatch]) -> PlainBatch:
-    """One of several with the same schema."""
+def concat_bytes(batches: Sequence[BytesBatch]) -> BytesBatch:
+    """Concatenate batches of the same schema."""
     if len(batches) == 1:
         return batches[0]
     schema = batches[0].schema
     values = [one for batch in batches for one in batch.texts(0)]
     keys = [one for batch in batches for one in batch.texts(1)] if schema.has_keys else None
-    return plain_batch(values, keys=keys, partition=schema.partition)
+    return bytes_batch(values, keys=keys, partition=schema.partition)

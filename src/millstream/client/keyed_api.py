@@ -1,8 +1,8 @@
-"""Requests about many things at once: each gets a result or an error of its own.
+"""APIs whose request has many keys (topics, partitions, resources), each with its own outcome.
 
-The things are spread over the brokers that must be asked, all of these are asked at the same time,
-and what may pass is tried again until the deadline, alone: a partition without a leader does not
-hold up the others, nor are those asked twice.
+The keys are grouped by the broker that serves them, all brokers get their requests at the same
+time, and only keys with a retriable error are retried until the deadline: a partition without a
+leader does not hold up the others, nor are those requested twice.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from millstream.client.cluster import ATTEMPT_ERRORS, Ask, Cluster
+from millstream.client.cluster import ATTEMPT_ERRORS, Cluster, RequestOrFactory
 from millstream.client.errors import AnswerUnreadable, ClientError
 from millstream.client.retries import Attempts, Deadline, Failure, as_client_error
 from millstream.client.targets import ANY, LeaderOf, Node, Target
@@ -24,49 +24,49 @@ R = TypeVar("R")
 
 
 class Item(NamedTuple, Generic[K, R]):
-    """What an answer says about one thing."""
+    """The part of a response about one key."""
 
     key: K
     code: ErrorCode
     result: R | None = None
-    """There when the code is NONE."""
+    """Set when the code is NONE."""
     message: str | None = None
 
 
-class Question(ABC, Generic[K, V, R]):
-    """One API that takes many things."""
+class KeyedApi(ABC, Generic[K, V, R]):
+    """One API whose requests have many keys."""
 
     FINAL: ClassVar[frozenset[ErrorCode]] = frozenset()
-    """Codes that other requests try again after, and this one does not."""
+    """Retriable codes that are final for this API."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
 
     @abstractmethod
     async def route(self, keys: Collection[K]) -> dict[K, Target | Failure]:
-        """Whom to ask about each."""
+        """The broker that serves each key."""
 
     @abstractmethod
-    def ask(self, items: Mapping[K, V]) -> Ask:
-        """The request about these, which all go to the same broker."""
+    def build_request(self, items: Mapping[K, V]) -> RequestOrFactory:
+        """The request for these keys, which all go to the same broker."""
 
     @abstractmethod
     def read(self, response: Any) -> Iterable[Item[K, R]]:
-        """What the answer says about each."""
+        """The items of a response."""
 
     @abstractmethod
-    def refused(
+    def final_outcome(
         self, key: K, code: ErrorCode, message: str | None, *, was_lost: bool
     ) -> R | ClientError:
-        """What a code means that ends it; `was_lost`: an earlier attempt may have done it."""
+        """The outcome of a final code; `was_lost`: an earlier attempt may have succeeded."""
 
-    def repair_target(self, key: K, asked: Target) -> Target:  # noqa: ARG002
-        """What to find anew when asking about the thing failed."""
-        return asked
+    def repair_target(self, key: K, target: Target) -> Target:  # noqa: ARG002
+        """What to look up again after a failure."""
+        return target
 
 
-class LeaderQuestion(Question[TopicPartition, V, R]):
-    """One that the leader of each partition answers."""
+class LeaderApi(KeyedApi[TopicPartition, V, R]):
+    """An API that the leader of each partition serves."""
 
     async def route(
         self, keys: Collection[TopicPartition]
@@ -76,7 +76,7 @@ class LeaderQuestion(Question[TopicPartition, V, R]):
         stale = [name for name in topics if not metadata.is_fresh(name, now_s)]
         found: dict[TopicPartition, Target | Failure] = {}
         try:
-            if stale:  # all at once; what follows finds them in the cache
+            if stale:  # all at once; the loop below finds them in the cache
                 await self.cluster.refresh(stale)
             for one in keys:
                 found[one] = await self._leader(one)
@@ -92,46 +92,44 @@ class LeaderQuestion(Question[TopicPartition, V, R]):
                 raise
             return error
 
-    def repair_target(self, key: TopicPartition, asked: Target) -> Target:  # noqa: ARG002
+    def repair_target(self, key: TopicPartition, target: Target) -> Target:  # noqa: ARG002
         return LeaderOf(key)
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """As the metadata has it, so that a broker with other news says so; -1 when unknown."""
+        """From the metadata, so that a broker with another epoch refuses; -1 when unknown."""
         leader = self.cluster.metadata.leader_of(partition)
         return leader.leader_epoch if leader is not None else -1
 
 
-async def ask_each(
-    question: Question[K, V, R], items: Mapping[K, V], deadline: Deadline
+async def call_each(
+    api: KeyedApi[K, V, R], items: Mapping[K, V], deadline: Deadline
 ) -> dict[K, R | ClientError]:
     """Every item's outcome, in the order of the items."""
-    asking = _Asking(question, items, deadline)
-    while asking.pending:
-        await asking.attempt()
-    return {key: asking.outcomes[key] for key in items}
+    call = _KeyedCall(api, items, deadline)
+    while call.pending:
+        await call.attempt()
+    return {key: call.outcomes[key] for key in items}
 
 
-class _Asking(Generic[K, V, R]):
-    """What became of the items so far."""
+class _KeyedCall(Generic[K, V, R]):
+    """The state of one call: pending items and outcomes so far."""
 
-    def __init__(
-        self, question: Question[K, V, R], items: Mapping[K, V], deadline: Deadline
-    ) -> None:
-        self._question = question
-        self._cluster = question.cluster
-        self._attempts: Attempts = question.cluster.attempts(deadline)
+    def __init__(self, api: KeyedApi[K, V, R], items: Mapping[K, V], deadline: Deadline) -> None:
+        self._api = api
+        self._cluster = api.cluster
+        self._attempts: Attempts = api.cluster.attempts(deadline)
         self.pending = dict(items)
         self.outcomes: dict[K, R | ClientError] = {}
         self._lost: set[K] = set()
 
     async def attempt(self) -> None:
-        """Ask about everything that is open; end or wait."""
-        failures = await self._ask_all()
+        """Send requests for all pending items; end them or wait for the next attempt."""
+        failures = await self._send_all()
         last: Failure | None = None
         for key, (failure, target) in failures.items():
             remedy = self._attempts.remedy(failure, now_s=self._cluster.now_s())
             if remedy.is_retry:
-                self._cluster.repair(remedy, self._question.repair_target(key, target))
+                self._cluster.repair(remedy, self._api.repair_target(key, target))
                 last = failure
             else:
                 self._end(key, as_client_error(failure, self._attempts.deadline.what))
@@ -146,14 +144,12 @@ class _Asking(Generic[K, V, R]):
         self.outcomes[key] = outcome
         del self.pending[key]
 
-    async def _ask_all(self) -> dict[K, tuple[Failure, Target]]:
-        """Ask all brokers at once; what failed, and who was asked about it."""
+    async def _send_all(self) -> dict[K, tuple[Failure, Target]]:
+        """Send to all brokers at once; returns what failed, and the target it was sent to."""
         failures: dict[K, tuple[Failure, Target]] = {}
         groups: dict[Target, list[K]] = {}
         try:
-            routes = await self._cluster.within(
-                self._attempts, self._question.route(list(self.pending))
-            )
+            routes = await self._cluster.within(self._attempts, self._api.route(list(self.pending)))
         except ClientError as error:  # the deadline
             routes = dict.fromkeys(self.pending, error)
         for key, route in routes.items():
@@ -161,12 +157,12 @@ class _Asking(Generic[K, V, R]):
                 failures[key] = (route, ANY)
             else:
                 groups.setdefault(route, []).append(key)
-        for failed in await asyncio.gather(*(self._ask_one(*one) for one in groups.items())):
+        for failed in await asyncio.gather(*(self._send_one(*one) for one in groups.items())):
             failures |= failed
         return failures
 
-    async def _ask_one(self, target: Target, keys: list[K]) -> dict[K, tuple[Failure, Target]]:
-        request = self._question.ask({key: self.pending[key] for key in keys})
+    async def _send_one(self, target: Target, keys: list[K]) -> dict[K, tuple[Failure, Target]]:
+        request = self._api.build_request({key: self.pending[key] for key in keys})
         try:
             response = await self._cluster.within(
                 self._attempts, self._cluster.send(request, to=target)
@@ -181,11 +177,13 @@ class _Asking(Generic[K, V, R]):
         self, response: Any, target: Target, keys: list[K]
     ) -> dict[K, tuple[Failure, Target]]:
         failures: dict[K, tuple[Failure, Target]] = {}
-        told = {one.key: one for one in self._question.read(response)}
+        answers = {one.key: one for one in self._api.read(response)}
         for key in keys:
-            one = told.get(key)
+            one = answers.get(key)
             if one is None:
-                error = AnswerUnreadable(self._attempts.deadline.what, f"nothing about {key}")
+                error = AnswerUnreadable(
+                    self._attempts.deadline.what, f"it has nothing about {key}"
+                )
                 failures[key] = (error, target)
             elif one.code is ErrorCode.NONE and one.result is not None:
                 self._end(key, one.result)
@@ -195,11 +193,11 @@ class _Asking(Generic[K, V, R]):
                 failures[key] = (one.code, target)
             else:
                 was_lost = key in self._lost
-                outcome = self._question.refused(key, one.code, one.message, was_lost=was_lost)
+                outcome = self._api.final_outcome(key, one.code, one.message, was_lost=was_lost)
                 self._end(key, outcome)
         return failures
 
     def _may_pass(self, code: ErrorCode) -> bool:
-        if code in self._question.FINAL:
+        if code in self._api.FINAL:
             return False
         return self._attempts.remedy(code, now_s=self._cluster.now_s()).is_retry
