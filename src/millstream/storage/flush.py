@@ -37,6 +37,7 @@ class FlushJob:
         "index_paths",
         "is_whole",
         "logs",
+        "snapshots",
         "synced",
         "truncations",
     )
@@ -58,6 +59,8 @@ class FlushJob:
         self.logs: list[PooledFile] = []
         self.synced: list[PooledFile] = []
         self.index_paths: list[str] = []
+        self.snapshots: list[Offset] = []
+        """Of producers, whose files are among those paths."""
         self.epochs: EpochImage | None = None
 
     def add_log(self, file: PooledFile) -> None:

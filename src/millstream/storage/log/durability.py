@@ -57,8 +57,6 @@ class DurableLog(LogBase):
         if is_index_due or not self._are_names_synced:
             job.directory = self._context.directory
         if is_closing:
-            # A clean start trusts the newest snapshot it finds: it must be this one.
-            job.index_paths.append(self.producers.snapshot_path(self._log_end))
             self.producers.has_unsynced_names = False
         try:
             self._add_segments(job, is_index_due=is_index_due)
@@ -76,16 +74,17 @@ class DurableLog(LogBase):
             job.add_log(segment.log)
             if segment is not active or is_index_due:
                 job.index_paths += segment.file_paths()[1:]
-            if (end := self._segments.end_of(segment)) is not None:
-                # Compaction may thin out what came before: only this knows those producers then.
-                job.index_paths.append(self.producers.snapshot_path(end))
+            end = self._segments.end_of(segment)
         if end is not None:
             job.end_offset, job.is_whole = end, False
+        job.snapshots = self.producers.unsynced_snapshots(job.end_offset)
+        job.index_paths += map(self.producers.snapshot_path, job.snapshots)
 
     def finish_flush(self, job: FlushJob) -> None:
         """The job succeeded: what it covered is durable."""
         if job.truncations != self._truncations:
             return
+        self.producers.note_synced(job.snapshots)
         end = job.end_offset
         if self._segments.active.base_offset != job.active_base:
             # Rolled since: the indexes that then became final were not synced with the data.

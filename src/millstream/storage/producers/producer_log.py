@@ -1,6 +1,7 @@
 """Producer state of one log: fed from batches, kept in snapshots, rebuilt by replay."""
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
@@ -53,6 +54,7 @@ class ProducerLog:
         "_disk",
         "_recalled",
         "_snapshots",
+        "_unsynced",
         "has_unsynced_names",
         "states",
     )
@@ -65,6 +67,8 @@ class ProducerLog:
         """A snapshot was written or removed; until the directory is synced a crash may undo it."""
         self._snapshots: list[Offset] = []
         """Offsets of the snapshot files, ascending."""
+        self._unsynced: set[Offset] = set()
+        """Those of them that no flush has synced: a power loss may tear them."""
         self._recalled: set[ProducerId] | None = None
         """Producers whose batches were read from the log: once is enough for each."""
 
@@ -140,9 +144,26 @@ class ProducerLog:
     def snapshot_offsets(self) -> list[Offset]:
         return list(self._snapshots)
 
-    def adopt_snapshots(self, offsets: list[Offset]) -> None:
-        """Take note of the snapshot files that exist."""
+    def adopt_snapshots(self, offsets: list[Offset], *, recovery_point: Offset | None) -> None:
+        """Take note of the snapshot files that exist; None after a clean stop: all are on disk.
+
+        Else they may be in the page cache only, from the one that the flush up to the recovery
+        point began with: the recovery point may have moved with the log's start.
+        """
         self._snapshots = sorted(offsets)
+        if recovery_point is not None:
+            first = max(0, bisect_right(self._snapshots, recovery_point) - 1)
+            self._unsynced.update(self._snapshots[first:])
+
+    def unsynced_snapshots(self, end_offset: Offset) -> list[Offset]:
+        """Those a flush up to `end_offset` has to sync.
+
+        Compaction may thin out what came before one: then only it knows those producers.
+        """
+        return [offset for offset in self._unsynced if offset <= end_offset]
+
+    def note_synced(self, offsets: Iterable[Offset]) -> None:
+        self._unsynced.difference_update(offsets)
 
     def save_snapshot(self, offset: Offset) -> None:
         """Remember the state that holds before `offset`.
@@ -157,6 +178,7 @@ class ProducerLog:
             file.truncate(0)
             file.write_at(0, encode(self.states))
         self._snapshots.append(offset)
+        self._unsynced.add(offset)
         self.has_unsynced_names = True
 
     def delete_all_snapshots(self) -> None:
@@ -220,6 +242,7 @@ class ProducerLog:
         for offset in offsets:
             self.has_unsynced_names = True
             self._snapshots.remove(offset)
+            self._unsynced.discard(offset)
             try:
                 self._disk.remove(self.snapshot_path(offset))
             except FileNotFoundError:

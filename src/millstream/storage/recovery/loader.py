@@ -130,7 +130,8 @@ class _Loader:
     def run(self, *, is_clean: bool) -> LogState:
         files = tidy(self._disk, self._context.directory)
         self._report.finished_swaps = files.finished_swaps
-        self._producers.adopt_snapshots(files.snapshots)
+        recovery_point = None if is_clean else self._stored(names.RECOVERY_POINTS)
+        self._producers.adopt_snapshots(files.snapshots, recovery_point=recovery_point)
         self._load_epochs()
         segments = self._open_segments(files)
         stored_start = self._stored(names.LOG_STARTS)

@@ -18,6 +18,7 @@ from millstream.storage import names
 from millstream.storage.epochs import EpochFile, LeaderEpochs, save_image
 from millstream.storage.flush import FlushJob, GroupCommit
 from millstream.storage.log.log import Log
+from millstream.storage.scan.partition_scan import scan_partition
 from millstream.testing.log_kit import PARTITION, SMALL_SEGMENTS, open_log, read_all
 from millstream.testing.sim.background import InlineBackground
 from millstream.testing.sim.crash_fates import keep_none
@@ -267,6 +268,28 @@ def test_a_roll_during_a_flush_is_flushed_next() -> None:
     world.background.step()
     assert (is_due_before, world.log.is_flush_due) == (True, False)
     assert world.log.recovery_start == 9
+
+
+@pytest.mark.parametrize("meanwhile", [Story.go_on, Story.kill])
+def test_a_flush_syncs_the_snapshot_whose_segment_was_deleted_before_it(
+    meanwhile: Callable[[Story], None],
+) -> None:
+    """It is the first segment's now: compaction may remove what it was made from."""
+    story = Story()
+    story.fill(3)
+    story.log.roll()
+    story.fill(3)
+    story.replicate_all()
+    story.log.advance_log_start(Offset(5))
+    story.log.remove_segments_below_start()
+    story.store_checkpoints()
+    meanwhile(story)
+    story.log.roll()
+    story.log.flush()
+    story.store_checkpoints()
+    story.lose_power(keep_none)
+    assert story.log.producers.snapshot_offsets[0] == 3
+    assert scan_partition(story.disk, DIRECTORY).notes == []
 
 
 def test_retention_during_a_flush_does_no_harm() -> None:
