@@ -15,7 +15,7 @@ from millstream.rpc.connections import Address, Connections
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.network import LoopNetwork
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.history.group_events import Place
+from millstream.testing.history.group_events import PartitionName
 from millstream.testing.protocol_members.classic import ClassicMember
 from millstream.testing.protocol_members.consumer import ConsumerMember
 from millstream.testing.protocol_members.member import KnownTopics, MemberSpec, ProtocolMember
@@ -31,11 +31,11 @@ CLASSIC, SERVER_SIDE = "classic", "server-side"
 class _IgnoreEvents:
     """A listener that ignores a member's events."""
 
-    def assigned(self, places: list[Place], generation: int) -> None: ...
+    def assigned(self, places: list[PartitionName], generation: int) -> None: ...
 
-    def revoked(self, places: list[Place]) -> None: ...
+    def revoked(self, places: list[PartitionName]) -> None: ...
 
-    def lost(self, places: list[Place]) -> None: ...
+    def lost(self, places: list[PartitionName]) -> None: ...
 
 
 class Group:

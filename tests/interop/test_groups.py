@@ -152,7 +152,7 @@ def test_every_record_was_processed_and_nothing_was_owned_twice(story: Story) ->
         for name, figures in told.items():
             assert figures["records produced"] > 500, name
             assert figures["commits"] > 50, name
-            assert figures["looks at committed offsets"] > 50, name
+            assert figures["reads of committed offsets"] > 50, name
             assert figures["generations"] >= 2, name
             # At least once, not over and over.
             assert figures["records processed again"] < figures["records produced"], name

@@ -61,7 +61,7 @@ def filled(
         else:
             world: KafkaWorld = request.getfixturevalue("world")
             data = world.clean.copy_to(tmp_path_factory.mktemp("copy") / "data")
-            ours = BrokerThread({"log.retention.ms": -1}, directory=data, is_alone=True)
+            ours = BrokerThread({"log.retention.ms": -1}, directory=data, is_standalone=True)
             yield stack.enter_context(ours).bootstrap_servers
 
 

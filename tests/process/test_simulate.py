@@ -71,21 +71,21 @@ def test_a_failure_in_another_process_comes_back(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_long_run_must_meet_every_operation(capsys: pytest.CaptureFixture[str]) -> None:
-    made = Counter(dict.fromkeys([*ALWAYS, *SOMETIMES], STEPS_TO_MEET_ALL))
-    assert simulate.report(SimulationRun(9, made, None)) == 0
-    del made["lose_power"]
-    assert simulate.report(SimulationRun(9, made, None)) == 1
+    counts = Counter(dict.fromkeys([*ALWAYS, *SOMETIMES], STEPS_TO_MEET_ALL))
+    assert simulate.report(SimulationRun(9, counts, None)) == 0
+    del counts["lose_power"]
+    assert simulate.report(SimulationRun(9, counts, None)) == 1
     assert "never happened: lose_power" in capsys.readouterr().out
 
 
 def test_a_long_run_of_brokers_must_meet_every_fault() -> None:
-    made = Counter(dict.fromkeys(INTERESTING, 3))
+    counts = Counter(dict.fromkeys(INTERESTING, 3))
     seeds = BROKER_SEEDS_TO_MEET_ALL
-    assert SimulationRun(seeds, made, None, BROKER).never_made == []
-    del made["power loss"]
-    assert SimulationRun(seeds, made, None, BROKER).never_made == ["power loss"]
-    assert SimulationRun(seeds, made, None, BROKER, STEPS_DEFAULT // 2).never_made == []
+    assert SimulationRun(seeds, counts, None, BROKER).missing_events == []
+    del counts["power loss"]
+    assert SimulationRun(seeds, counts, None, BROKER).missing_events == ["power loss"]
+    assert SimulationRun(seeds, counts, None, BROKER, STEPS_DEFAULT // 2).missing_events == []
 
 
 def test_a_short_run_need_not() -> None:
-    assert SimulationRun(1, Counter(append=5), None).never_made == []
+    assert SimulationRun(1, Counter(append=5), None).missing_events == []

@@ -155,12 +155,12 @@ def test_larger_batches_than_the_topic_takes_are_refused(bench: Bench, lever: Le
 def test_too_few_replicas_in_sync_refuse_acks_all(tmp_path: Path) -> None:
     """A topic with two replicas, one of them of a broker that is not there."""
     with (
-        BrokerThread(QUICK, directory=tmp_path, is_alone=True) as broker,
+        BrokerThread(QUICK, directory=tmp_path, is_standalone=True) as broker,
         WireClient(broker.bootstrap_servers) as client,
     ):
         client.create_topic("wide")
     _give_second_replica(tmp_path / "metadata")
-    with BrokerThread(QUICK, directory=tmp_path, is_alone=True) as broker:
+    with BrokerThread(QUICK, directory=tmp_path, is_standalone=True) as broker:
         bench = Bench(broker)
         assert _codes_by_acks(bench) == [ErrorCode.NONE, ErrorCode.NONE]
         for lever in (Lever(bench, is_default=False), Lever(bench, is_default=True)):

@@ -192,7 +192,7 @@ class Planted(NamedTuple):
     """A bug, and what one of the reports of it must say."""
 
     plant: Plant
-    told: str
+    symptoms: str
     first_seed: int = 0
     """Nearer to where it is known to be caught, for bugs that take a rare chance to show."""
 
@@ -237,5 +237,5 @@ def test_planted_bug_is_caught(planted: Planted, monkeypatch: pytest.MonkeyPatch
     planted.plant(monkeypatch)
     found = first_failure(planted.first_seed)
     assert found is not None, f"{SEEDS} seeds did not notice: {planted.plant.__name__}"
-    seed, told = found
-    assert any(part in told for part in planted.told.split("|")), f"seed {seed}: {told}"
+    seed, symptoms = found
+    assert any(part in symptoms for part in planted.symptoms.split("|")), f"seed {seed}: {symptoms}"

@@ -15,9 +15,9 @@ SEEDS = range(12)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_promise_is_broken(seed: int) -> None:
     """I-01..I-08, I-11, I-20, I-32, I-36, I-37, I-42; `make sim PART=broker SEEDS=1 FROM=seed`."""
-    made = run_broker(seed, steps=STEPS).made
-    assert made["acknowledged"] > 10
-    assert made["records polled"] > 10
+    counts = run_broker(seed, steps=STEPS).counts
+    assert counts["acknowledged"] > 10
+    assert counts["records polled"] > 10
 
 
 def test_same_seed_same_run_whatever_the_hashes() -> None:
@@ -39,7 +39,7 @@ def test_the_seeds_meet_what_they_are_for() -> None:
     """A simulation in which nothing goes wrong proves nothing."""
     missing = {"kill", "power loss", "restart", "reset", "tails lost", "sends without answer"}
     for seed in range(100, 140):
-        missing -= set(run_broker(seed, steps=60).made)
+        missing -= set(run_broker(seed, steps=60).counts)
         if not missing:
             return
     raise AssertionError(f"40 seeds without {sorted(missing)}")

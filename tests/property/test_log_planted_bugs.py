@@ -121,8 +121,8 @@ def test_planted_bug_is_caught(plant: Plant, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_simulation_without_a_planted_bug_passes_and_does_something() -> None:
-    made = simulate_log(0, steps=STEPS)
+    counts = simulate_log(0, steps=STEPS)
     for seed in range(1, 40):
-        made.update(simulate_log(seed, steps=STEPS))
+        counts.update(simulate_log(seed, steps=STEPS))
     interesting = {"lose_power", "kill", "truncate", "roll", "lose_index", "compact", "cleanings"}
-    assert {name for name in interesting if not made[name]} == set()
+    assert {name for name in interesting if not counts[name]} == set()

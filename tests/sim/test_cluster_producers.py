@@ -10,20 +10,20 @@ from millstream.testing.simulation.cluster.clients import (
     ClusterIdempotentProducer,
 )
 from millstream.testing.simulation.cluster.scene import ClusterTopic, host_of
-from millstream.testing.simulation.cluster.stage import TOPIC, Stage
+from millstream.testing.simulation.cluster.scripted_cluster import TOPIC, ScriptedCluster
 from millstream.wire.errors import ErrorCode
 
 VERSION = 11
 
 
-async def answer(stage: Stage, broker: int, *, sequence: int) -> int:
+async def answer(cluster: ScriptedCluster, broker: int, *, sequence: int) -> int:
     """What a producer makes of the answer to a batch of this sequence: the error code."""
-    state = stage.state()
+    state = cluster.state()
     assert state is not None
     topic_id = UUID(state.key.topic_id)
     topic = ClusterTopic(TOPIC, topic_id, 1, is_durable=False, segment_bytes=1 << 20)
     name = f"producer-{broker}-{sequence}"
-    client = ClusterIdempotentProducer(stage.scene, name, stage.scene.randomness.fork(name))
+    client = ClusterIdempotentProducer(cluster.scene, name, cluster.scene.randomness.fork(name))
     client.aim(topic, 0)
 
     async def sending() -> int:
@@ -41,29 +41,29 @@ async def answer(stage: Stage, broker: int, *, sequence: int) -> int:
 
 
 def test_a_wrong_sequence_is_believed_of_the_leader_and_not_of_a_former_one() -> None:
-    """I-20. Whoever was deposed and does not know lacks what its successor stored."""
+    """I-20. A deposed leader that does not know it lacks what its successor stored."""
 
-    async def story(stage: Stage) -> None:
-        await stage.create([1, 2, 3])
-        assert await stage.produce(1, b"a", producer_id=7, sequence=0) == 0
+    async def story(cluster: ScriptedCluster) -> None:
+        await cluster.create([1, 2, 3])
+        assert await cluster.produce(1, b"a", producer_id=7, sequence=0) == 0
         lost = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert await answer(stage, 1, sequence=50) == lost
-        assert stage.scene.made[REFUSED_BY_FORMER_LEADERS] == 0
-        stage.cut_from_keeper(1)
-        stage.cut(1, 2)
-        stage.cut(1, 3)
-        await stage.until_led(isr={2, 3})
-        former = stage.machine(1).broker
+        assert await answer(cluster, 1, sequence=50) == lost
+        assert cluster.scene.counts[REFUSED_BY_FORMER_LEADERS] == 0
+        cluster.cut_from_keeper(1)
+        cluster.cut(1, 2)
+        cluster.cut(1, 3)
+        await cluster.until_led(isr={2, 3})
+        former = cluster.machine(1).broker
         assert former is not None
         former.partitions.cluster.may_propose = lambda: True  # as if it had not noticed yet
-        refused = await stage.produce(1, b"b", producer_id=7, sequence=50)
+        refused = await cluster.produce(1, b"b", producer_id=7, sequence=50)
         assert refused is lost, "what it says to others"
-        assert await answer(stage, 1, sequence=50) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert stage.scene.made[REFUSED_BY_FORMER_LEADERS] == 1
-        state = stage.state()
+        assert await answer(cluster, 1, sequence=50) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert cluster.scene.counts[REFUSED_BY_FORMER_LEADERS] == 1
+        state = cluster.state()
         assert state is not None
-        assert await answer(stage, state.leader, sequence=50) == lost
-        stage.heal()
-        await stage.until_led(isr={1, 2, 3})
+        assert await answer(cluster, state.leader, sequence=50) == lost
+        cluster.heal()
+        await cluster.until_led(isr={1, 2, 3})
 
-    Stage().tell(story)
+    ScriptedCluster().run(story)

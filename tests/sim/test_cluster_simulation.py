@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from millstream.testing.simulation.cluster.coverage import IN_SIXTY_SEEDS, never_made
+from millstream.testing.simulation.cluster.coverage import IN_SIXTY_SEEDS, missing_events
 from millstream.testing.simulation.cluster.planted_bugs import BUGS, Planted, first_catch
 from millstream.testing.simulation.cluster.simulation import run_cluster
 from millstream.testing.simulation.run import main
@@ -40,11 +40,11 @@ def test_planted_bug_is_caught(bug: Planted) -> None:
 
 
 def test_seeds_that_meet_too_little_are_told() -> None:
-    made = Counter(IN_SIXTY_SEEDS)
-    assert never_made(made, 60) == []
-    made["elections"] -= 1
-    assert never_made(made, 60) == ["elections (49 of 50)"]
-    assert never_made(made, 59) == []
-    made["elections"] += 1
-    made["seeds of too much CPU"] = 1
-    assert never_made(made, 60) == ["1 seeds of too much CPU"]
+    counts = Counter(IN_SIXTY_SEEDS)
+    assert missing_events(counts, 60) == []
+    counts["elections"] -= 1
+    assert missing_events(counts, 60) == ["elections (49 of 50)"]
+    assert missing_events(counts, 59) == []
+    counts["elections"] += 1
+    counts["seeds of too much CPU"] = 1
+    assert missing_events(counts, 60) == ["1 seeds of too much CPU"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.rpc.errors import RpcError
-from millstream.testing.simulation.cluster.stage import TOPIC, Stage
+from millstream.testing.simulation.cluster.scripted_cluster import TOPIC, ScriptedCluster
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages import offset_commit as commits
 from millstream.wire.messages import offset_fetch as fetches
@@ -24,28 +24,28 @@ AGAIN = (
 )
 
 
-async def coordinator(stage: Stage, *brokers: int, not_: int = 0) -> int:
+async def coordinator(cluster: ScriptedCluster, *brokers: int, not_: int = 0) -> int:
     """Where the group's is, asked of each of them until they agree."""
     for _ in range(300):
         found = set()
         for one in brokers:
             request = FindCoordinatorRequest(coordinator_keys=[GROUP], key_type=0)
             try:
-                answer = await stage.ask(one, request, 4)
+                answer = await cluster.call(one, request, 4)
             except RpcError:
                 continue
-            (told,) = answer.coordinators
-            found.add(told.node_id)
+            (found_at,) = answer.coordinators
+            found.add(found_at.node_id)
         if len(found) == 1 and not found & {-1, not_}:
             return int(found.pop())
         await asyncio.sleep(0.1)
     raise AssertionError("no coordinator is found")
 
 
-async def until_definite(stage: Stage, broker: int, request: Any, version: int) -> Any:
+async def until_definite(cluster: ScriptedCluster, broker: int, request: Any, version: int) -> Any:
     """Ask again while the coordinator says so; every answer on the way is a refusal."""
     for _ in range(300):
-        answer = await stage.ask(broker, request, version)
+        answer = await cluster.call(broker, request, version)
         codes = _codes(answer)
         if not codes & set(AGAIN):
             return answer
@@ -67,51 +67,51 @@ def commit_of(offset: int) -> commits.OffsetCommitRequest:
     return commits.OffsetCommitRequest(group_id=GROUP, topics=[topic])
 
 
-async def committed(stage: Stage, broker: int) -> int:
+async def committed(cluster: ScriptedCluster, broker: int) -> int:
     topic = fetches.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])
     group = fetches.OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
     request = fetches.OffsetFetchRequest(groups=[group], require_stable=True)
-    answer = await until_definite(stage, broker, request, 8)
+    answer = await until_definite(cluster, broker, request, 8)
     (one,) = answer.groups[0].topics[0].partitions
     assert one.error_code == 0
     return int(one.committed_offset)
 
 
-async def commit(stage: Stage, broker: int, offset: int) -> None:
-    answer = await until_definite(stage, broker, commit_of(offset), 8)
+async def commit(cluster: ScriptedCluster, broker: int, offset: int) -> None:
+    answer = await until_definite(cluster, broker, commit_of(offset), 8)
     assert _codes(answer) == {0}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_offsets_survive_every_coordinator_in_turn(seed: int) -> None:
-    """I-29. Whoever is asked finds the same coordinator, and the last offset is never lost."""
+    """I-29. Every broker names the same coordinator, and the last offset is never lost."""
 
-    async def story(stage: Stage) -> None:
-        await stage.create([1, 2, 3])
-        place = await coordinator(stage, 1, 2, 3)
-        await commit(stage, place, 10)
+    async def story(cluster: ScriptedCluster) -> None:
+        await cluster.create([1, 2, 3])
+        place = await coordinator(cluster, 1, 2, 3)
+        await commit(cluster, place, 10)
         for offset in (20, 30):
             others = [one for one in (1, 2, 3) if one != place]
-            stage.kill(place)
-            metadata_follower = await coordinator(stage, *others, not_=place)
-            assert await committed(stage, metadata_follower) == offset - 10
-            await commit(stage, metadata_follower, offset)
-            await stage.start(place)
-            await stage.until_led(isr={1, 2, 3})
-            assert await committed(stage, metadata_follower) == offset
-            place = await coordinator(stage, 1, 2, 3)
+            cluster.kill(place)
+            metadata_follower = await coordinator(cluster, *others, not_=place)
+            assert await committed(cluster, metadata_follower) == offset - 10
+            await commit(cluster, metadata_follower, offset)
+            await cluster.start(place)
+            await cluster.until_led(isr={1, 2, 3})
+            assert await committed(cluster, metadata_follower) == offset
+            place = await coordinator(cluster, 1, 2, 3)
 
-    Stage(seed).tell(story)
+    ScriptedCluster(seed).run(story)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_coordinator_that_loses_its_session_tells_members_that_wait(seed: int) -> None:
     """I-18, I-30. It must not keep them, nor answer from what it has in memory."""
 
-    async def story(stage: Stage) -> None:
-        await stage.create([1, 2, 3])
-        place = await coordinator(stage, 1, 2, 3)
-        await commit(stage, place, 10)
+    async def story(cluster: ScriptedCluster) -> None:
+        await cluster.create([1, 2, 3])
+        place = await coordinator(cluster, 1, 2, 3)
+        await commit(cluster, place, 10)
         protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
         joining = JoinGroupRequest(
             group_id=GROUP,
@@ -121,21 +121,21 @@ def test_coordinator_that_loses_its_session_tells_members_that_wait(seed: int) -
             protocols=[protocol],
         )
         # A member of an empty group waits group.initial.rebalance.delay.ms for others.
-        waiting = asyncio.ensure_future(stage.ask(place, joining, 3, timeout_s=20.0))
+        waiting = asyncio.ensure_future(cluster.call(place, joining, 3, timeout_s=20.0))
         await asyncio.sleep(0.5)
         assert not waiting.done()
-        stage.cut_from_keeper(place)
+        cluster.cut_from_keeper(place)
         answer = await waiting
-        # Within the session it may have been complete; else it is told to look elsewhere.
+        # Within the session it may have been complete; otherwise it has to find a coordinator.
         assert answer.error_code in (0, ErrorCode.NOT_COORDINATOR)
         others = [one for one in (1, 2, 3) if one != place]
-        metadata_follower = await coordinator(stage, *others, not_=place)
-        assert await committed(stage, metadata_follower) == 10
-        stale = await stage.ask(place, commit_of(99), 8)
+        metadata_follower = await coordinator(cluster, *others, not_=place)
+        assert await committed(cluster, metadata_follower) == 10
+        stale = await cluster.call(place, commit_of(99), 8)
         assert _codes(stale) <= {*AGAIN, ErrorCode.UNKNOWN_MEMBER_ID}
-        stage.heal()
-        await stage.until_led(isr={1, 2, 3})
-        place = await coordinator(stage, 1, 2, 3)
-        assert await committed(stage, place) == 10
+        cluster.heal()
+        await cluster.until_led(isr={1, 2, 3})
+        place = await coordinator(cluster, 1, 2, 3)
+        assert await committed(cluster, place) == 10
 
-    Stage(seed).tell(story)
+    ScriptedCluster(seed).run(story)

@@ -1,7 +1,7 @@
 """A real broker on a real socket for tests, in a background thread with a loop of its own.
 
 It is a cluster of one: a keeper runs beside it, in a thread of its own, and the broker is elected
-as in any cluster. Sessions live for minutes: a test that is stopped in a debugger is not dead.
+as in any cluster. Sessions live for minutes, so that a test can be stopped in a debugger.
 """
 
 import asyncio
@@ -46,22 +46,22 @@ class BrokerThread:
         settings: Mapping[str, object] | None = None,
         *,
         directory: Path | None = None,
-        is_alone: bool = False,
+        is_standalone: bool = False,
     ) -> None:
-        """`settings` are a broker's, with Kafka's names; numbers and truth values may be such.
+        """`settings` are a broker's, with Kafka's names; values may be numbers and booleans.
 
-        With `is_alone` there is no keeper, and the broker keeps its metadata in its own files; so
-        it is with settings that name servers or log directories, and with a directory in which
-        a broker alone has done that.
+        With `is_standalone` there is no keeper, and the broker keeps its metadata in its own files.
+        The same holds for settings that name servers or log directories, and for a directory that
+        already has the metadata of a standalone broker.
 
         A name that no broker knows, or that has no effect here, is a Python warning, as it is a
         line on standard error of a broker's process. Raises InvalidConfig for a bad value.
         """
         self._settings = {name: _text(value) for name, value in (settings or {}).items()}
-        for told in check_settings(self._settings, "settings"):
-            warnings.warn(told, stacklevel=2)
+        for warning in check_settings(self._settings, "settings"):
+            warnings.warn(warning, stacklevel=2)
         self._directory = directory
-        self._is_alone = is_alone or not {SERVERS, "log.dirs"}.isdisjoint(self._settings)
+        self._is_standalone = is_standalone or not {SERVERS, "log.dirs"}.isdisjoint(self._settings)
         self._keeper: KeeperThread | None = None
         self._keeper_port = 0
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -110,7 +110,7 @@ class BrokerThread:
 
     def _start_keeper(self) -> None:
         data = self.data_directory
-        if self._is_alone or (data / METADATA_DIRECTORY / BROKER).exists():
+        if self._is_standalone or (data / METADATA_DIRECTORY / BROKER).exists():
             return
         self._keeper = KeeperThread(
             data / KEEPER_FOLDER, rules=SessionRules(tick_ms=SESSION_TICK_MS), is_guest=True
@@ -160,7 +160,7 @@ class BrokerThread:
             "broker.id": "1",
             "listeners": f"PLAINTEXT://{self.host}:{self.port}",
             "log.dirs": str(self.data_directory),
-            # A test's group is complete when its first member comes.
+            # A test's group is complete when its first member joins.
             "group.initial.rebalance.delay.ms": "0",
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
@@ -168,8 +168,8 @@ class BrokerThread:
         }
         dependencies = BrokerDependencies()
         if self._keeper is not None:
-            clock, place = SystemClock(), (KEEPER_HOST, self._keeper_port)
-            coordination = WireCoordination(LoopNetwork(), clock, [place])
+            clock, address = SystemClock(), (KEEPER_HOST, self._keeper_port)
+            coordination = WireCoordination(LoopNetwork(), clock, [address])
             dependencies = BrokerDependencies(clock=clock, coordination=coordination)
             settings["zookeeper.session.timeout.ms"] = str(SESSION_MS)
             settings[SERVERS] = f"{KEEPER_HOST}:{self._keeper_port}"

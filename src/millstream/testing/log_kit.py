@@ -1,4 +1,4 @@
-"""A log opened on any disk without a broker around it, for tests, simulation and benchmarks."""
+"""A log opened on any disk without a broker, for tests, simulation and benchmarks."""
 
 from array import array
 from dataclasses import replace

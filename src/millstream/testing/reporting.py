@@ -1,4 +1,4 @@
-"""How a failed random run is told: what was wrong, seed, commit, and how to see it again."""
+"""The report of a failed random run: the error, seed, commit, and how to replay it."""
 
 import subprocess
 import traceback

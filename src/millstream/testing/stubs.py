@@ -1,4 +1,4 @@
-"""Checks that every kernel's `.pyi` tells the truth about both of its twins.
+"""Checks that every kernel's `.pyi` agrees with both of its twins.
 
 mypy trusts a stub blindly. This compares names, constants, parameters and defaults with the
 imported modules, and the annotations with those of the plain twin, whose body mypy checks.
@@ -109,7 +109,8 @@ def _check_call(stub: ast.FunctionDef, actual: Any, where: str) -> Iterator[str]
         return
     expected, found = _stub_signature(stub), _actual_signature(actual)
     if expected != found:
-        yield f"{where} takes {_told(found)}, the stub says {_told(expected)}"
+        stated = _format_signature(expected)
+        yield f"{where} takes {_format_signature(found)}, the stub says {stated}"
 
 
 def _stub_signature(stub: Function) -> Signature:
@@ -139,7 +140,7 @@ def _actual_signature(actual: Any) -> Signature:
     ]
 
 
-def _told(signature: Signature) -> str:
+def _format_signature(signature: Signature) -> str:
     return (
         "("
         + ", ".join(

@@ -1,4 +1,4 @@
-"""Waiting for a condition in real time, never for a guess."""
+"""Waiting for a condition in real time, never for a fixed delay."""
 
 import time
 from collections.abc import Callable

@@ -212,7 +212,7 @@ def simulate(seed: int) -> Counter[str]:
         operator.check(image)
         for one in cluster.nodes:
             witness.see(one.image)
-            met.update(one.member.losses.met)
+            met.update(one.member.losses.counts)
             met["reigns"] += len(one.reigns)
         met.update(operator.met)
 

@@ -11,8 +11,8 @@ from millstream.controller.cluster.registration import BrokerLifecycle, ClusterI
 from millstream.controller.image import Endpoint
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from millstream.runtime.randomness import SeededRandomness
+from millstream.testing.sim.flaky_session import FlakyCoordination, ReplyLosses
 from millstream.testing.sim.keeper_session import WireCoordination
-from millstream.testing.sim.unsure_session import Losses, UnsureCoordination
 
 CLUSTER = "a-cluster-of-our-own00"
 PAUSE_S = 0.01
@@ -50,9 +50,9 @@ class Member:
         self.broker_id = BrokerId(broker_id)
         node = world.world.node(self.name)
         seed = f"{world.world.seed}/{self.name}"
-        self.losses = Losses(SeededRandomness(f"{seed}/losses"), probability=loss)
+        self.losses = ReplyLosses(SeededRandomness(f"{seed}/losses"), probability=loss)
         wire = WireCoordination(node.network, node.clock, [(KEEPER, PORT)])
-        self.coordination = UnsureCoordination(wire, self.losses)
+        self.coordination = FlakyCoordination(wire, self.losses)
         self.events: list[tuple[str, BrokerEpoch]] = []
         self.has_failed_disk = False
         self.registration = Registration(

@@ -20,11 +20,11 @@ from millstream.coordination.port import (
 from millstream.coordination.proofs import multi_with_proof
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.sim.unsure_session import Losses, UnsureSession
+from millstream.testing.sim.flaky_session import FlakySession, ReplyLosses
 
 FENCE, NODE, OTHER = "/story/fence", "/story/node", "/story/other"
 
-Tale = Callable[[UnsureSession, Session], Awaitable[None]]
+Tale = Callable[[FlakySession, Session], Awaitable[None]]
 
 
 def play(tale: Tale, seed: int = 1) -> None:
@@ -32,8 +32,8 @@ def play(tale: Tale, seed: int = 1) -> None:
     world = SimulatedWorld(seed)
 
     async def story(_: World) -> None:
-        losses = Losses(SeededRandomness(f"{seed}/losses"))
-        unsure = UnsureSession(await world.open("one"), losses)
+        losses = ReplyLosses(SeededRandomness(f"{seed}/losses"))
+        unsure = FlakySession(await world.open("one"), losses)
         sure = await world.open("two")
         for path in (FENCE, NODE):
             await sure.create(path, b"old")
@@ -49,7 +49,7 @@ def fenced(*operations: Operation) -> list[Operation]:
 @pytest.mark.parametrize("is_carried_out", [True, False])
 @pytest.mark.parametrize("times", [1, 3])
 def test_it_is_made_once(times: int, *, is_carried_out: bool) -> None:
-    async def tale(unsure: UnsureSession, sure: Session) -> None:
+    async def tale(unsure: FlakySession, sure: Session) -> None:
         for _ in range(times):
             unsure.losses.lose_next("multi", is_carried_out=is_carried_out)
         operations = fenced(
@@ -71,7 +71,7 @@ def test_it_is_made_once(times: int, *, is_carried_out: bool) -> None:
 
 @pytest.mark.parametrize("is_carried_out", [True, False])
 def test_a_deletion_and_a_set_without_version_behind_a_fence(*, is_carried_out: bool) -> None:
-    async def tale(unsure: UnsureSession, sure: Session) -> None:
+    async def tale(unsure: FlakySession, sure: Session) -> None:
         await sure.create(OTHER)
         unsure.losses.lose_next("multi", is_carried_out=is_carried_out)
         operations = fenced(
@@ -88,13 +88,13 @@ def test_a_deletion_and_a_set_without_version_behind_a_fence(*, is_carried_out: 
 def test_who_fails_the_fence_is_told_so_whatever_became_of_it(*, is_carried_out: bool) -> None:
     """Somebody else is in charge between the two attempts, and has gone on."""
 
-    async def tale(unsure: UnsureSession, sure: Session) -> None:
+    async def tale(unsure: FlakySession, sure: Session) -> None:
         unsure.losses.lose_next("multi", is_carried_out=is_carried_out)
 
         async def another_is_elected() -> None:
             await sure.set(FENCE, b"2", version=0)
 
-        unsure.losses.between = another_is_elected
+        unsure.losses.before_retry = another_is_elected
         with pytest.raises(MultiFailed) as failure:
             await multi_with_proof(unsure, fenced(Set(path=NODE, data=b"new", version=0)))
         assert failure.value.index == 0
@@ -103,7 +103,7 @@ def test_who_fails_the_fence_is_told_so_whatever_became_of_it(*, is_carried_out:
 
 
 def test_a_fenced_one_that_was_refused_was_not_carried_out() -> None:
-    async def tale(unsure: UnsureSession, sure: Session) -> None:
+    async def tale(unsure: FlakySession, sure: Session) -> None:
         await sure.create(OTHER, b"theirs")
         unsure.losses.lose_next("multi", is_carried_out=False)
         with pytest.raises(MultiFailed) as failure:
@@ -119,7 +119,7 @@ def test_a_fenced_one_that_was_refused_was_not_carried_out() -> None:
 
 
 def test_a_refusal_without_doubt_is_a_refusal() -> None:
-    async def tale(unsure: UnsureSession, _: Session) -> None:
+    async def tale(unsure: FlakySession, _: Session) -> None:
         with pytest.raises(MultiFailed):
             await multi_with_proof(unsure, [Set(path=NODE, data=b"old", version=7)])
 
@@ -129,7 +129,7 @@ def test_a_refusal_without_doubt_is_a_refusal() -> None:
 def test_the_same_words_of_somebody_else_are_not_taken_for_ones_own() -> None:
     """Both nodes look as ours would have left them, but two transactions wrote them."""
 
-    async def tale(unsure: UnsureSession, sure: Session) -> None:
+    async def tale(unsure: FlakySession, sure: Session) -> None:
         unsure.losses.lose_next("multi", is_carried_out=False)
         await sure.set(NODE, b"new", version=0)
         await sure.create(OTHER, b"x")
@@ -144,7 +144,7 @@ def test_the_same_words_of_somebody_else_are_not_taken_for_ones_own() -> None:
 
 @pytest.mark.parametrize("is_carried_out", [True, False])
 def test_an_election_is_told_by_the_owner(*, is_carried_out: bool) -> None:
-    async def tale(unsure: UnsureSession, sure: Session) -> None:
+    async def tale(unsure: FlakySession, sure: Session) -> None:
         operations: list[Operation] = [
             Create(path=OTHER, kind=NodeKind.EPHEMERAL),
             Set(path=NODE, data=b"1", version=0),
@@ -157,7 +157,7 @@ def test_an_election_is_told_by_the_owner(*, is_carried_out: bool) -> None:
         async def the_other_is_first() -> None:
             await sure.multi(operations)
 
-        unsure.losses.between = the_other_is_first
+        unsure.losses.before_retry = the_other_is_first
         with pytest.raises((MultiFailed, MultiUnproved)):
             await multi_with_proof(unsure, operations)
 
@@ -172,7 +172,7 @@ def test_an_election_is_told_by_the_owner(*, is_carried_out: bool) -> None:
     ],
 )
 def test_what_cannot_be_proved_is_not_tried(operation: Operation) -> None:
-    async def tale(unsure: UnsureSession, _: Session) -> None:
+    async def tale(unsure: FlakySession, _: Session) -> None:
         with pytest.raises(InvariantViolated):
             await multi_with_proof(unsure, [operation])
 
@@ -186,7 +186,7 @@ def test_counting_up_with_lost_answers_counts_every_step_once(seed: int) -> None
     pytest tests/unit/coordination/test_coordination_multi_proofs.py -k 'counting and [SEED]'
     """
 
-    async def tale(unsure: UnsureSession, sure: Session) -> None:
+    async def tale(unsure: FlakySession, sure: Session) -> None:
         unsure.losses.probability = 0.4
         for number in range(40):
             one = await multi_with_proof(
@@ -195,7 +195,7 @@ def test_counting_up_with_lost_answers_counts_every_step_once(seed: int) -> None
             assert isinstance(one[1], NodeStat)
             assert one[1].version == number + 1
         assert (await sure.get(NODE)).stat.version == 40
-        assert unsure.losses.met["multi carried out"] > 3
-        assert unsure.losses.met["multi not carried out"] > 3
+        assert unsure.losses.counts["multi carried out"] > 3
+        assert unsure.losses.counts["multi not carried out"] > 3
 
     play(tale, seed)

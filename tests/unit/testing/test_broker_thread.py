@@ -11,14 +11,14 @@ from millstream.testing import BrokerThread
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("num.partition", "'num.partition' is unknown and ignored; did you mean num.partitions?"),
         ("num.io.threads", "num.io.threads has no effect here"),
     ],
 )
-def test_a_setting_without_effect_is_a_warning_at_the_callers_line(name: str, told: str) -> None:
-    with pytest.warns(UserWarning, match=told) as seen:
+def test_a_setting_without_effect_is_a_warning_at_the_callers_line(name: str, message: str) -> None:
+    with pytest.warns(UserWarning, match=message) as seen:
         BrokerThread({name: 3})
     assert [Path(one.filename).name for one in seen] == [Path(__file__).name]
 

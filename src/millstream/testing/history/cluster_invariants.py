@@ -1,7 +1,7 @@
-"""The numbered promises of a cluster as functions over what can be seen of it.
+"""The numbered invariants of a cluster as functions over views of it.
 
-Each gives what is wrong, and nothing for a cluster that keeps its promises. `at_one_moment` has
-those of one view, `between_two` those of a view and the one before it.
+Each yields the violations it finds, and nothing for a correct cluster. `check_view` has those of
+one view, `check_transition` those of a view and the one before it.
 """
 
 from bisect import bisect_left
@@ -22,31 +22,31 @@ from millstream.testing.history.cluster_views import (
 
 
 class Violation(NamedTuple):
-    """A broken promise."""
+    """A violated invariant."""
 
     number: str
-    told: str
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.number} {self.told}"
+        return f"{self.number} {self.text}"
 
 
 @dataclass(slots=True)
 class Excuses:
-    """What happened that a promise makes an exception for."""
+    """Events that an invariant makes an exception for."""
 
     unclean: set[PartitionKey] = field(default_factory=set)
-    """Led by somebody who had not everything: an unclean election, and it was reported."""
+    """Led by a replica that lacked committed records: an unclean election, and it was reported."""
     wounded: set[int] = field(default_factory=set)
-    """Brokers that lost unsynced data and have not been dealt with by the controller since."""
+    """Brokers that lost unsynced data and that the controller has not processed since."""
     wounded_at: dict[int, int] = field(default_factory=dict)
     """The keeper's last transaction then: a registration before it says nothing."""
     without_directory: set[int] = field(default_factory=set)
-    """Brokers that a log directory was taken from: logs in it are not there, whoever knows it."""
+    """Brokers that a log directory was taken from: its logs are gone, known or not."""
     emptied: set[int] = field(default_factory=set)
-    """Brokers that got an empty directory for one with logs, and have not been dealt with since."""
+    """Brokers with an empty directory in place of one with logs, not processed since."""
     restarted: set[int] = field(default_factory=set)
-    """Brokers that ended without warning since the last look."""
+    """Brokers that ended without warning since the last check."""
 
 
 Found = Iterator[Violation]
@@ -72,8 +72,8 @@ def ends_in_order(replica: ReplicaView) -> Found:
     if list(ends) != sorted(ends):
         yield Violation("I-05", f"{_name(replica)}: start, LSO, HW, end are {ends}")
     if not replica.log_start <= replica.recovery_point <= replica.log_end:
-        told = f"recovery point {replica.recovery_point} outside of {ends}"
-        yield Violation("I-05", f"{_name(replica)}: {told}")
+        text = f"recovery point {replica.recovery_point} outside of {ends}"
+        yield Violation("I-05", f"{_name(replica)}: {text}")
 
 
 def stored_once(replica: ReplicaView) -> Found:
@@ -103,25 +103,25 @@ def same_below_high_watermarks(view: ClusterView, excuses: Excuses) -> Found:
             continue
         for one, two in combinations(view.replicas_of(key), 2):
             end = min(one.high_watermark, two.high_watermark)
-            if (told := difference(one, two, end=end)) is not None:
-                yield Violation("I-02", f"{key} below {end}: {told}")
+            if (text := difference(one, two, end=end)) is not None:
+                yield Violation("I-02", f"{key} below {end}: {text}")
 
 
 def logs_match(view: ClusterView) -> Found:
-    """I-12: where two logs have a batch of one epoch in common all before it is the same.
+    """I-12: where two logs have a batch of one epoch in common everything before it is the same.
 
-    Holds whatever happened, unclean elections included: an epoch has one leader, and nobody
+    Holds whatever happened, unclean elections included: an epoch has one leader, and no follower
     appends what it sends before its own log agrees with the leader's up to there.
     """
     for key in view.partition_keys():
         for one, two in combinations(view.replicas_of(key), 2):
             end = _common_end(one.batches, two.batches)
-            if (told := difference(one, two, end=end)) is not None:
-                yield Violation("I-12", f"{key} before their common batch at {end}: {told}")
+            if (text := difference(one, two, end=end)) is not None:
+                yield Violation("I-12", f"{key} before their common batch at {end}: {text}")
 
 
 def _common_end(one: Sequence[BatchView], two: Sequence[BatchView]) -> int:
-    """The end of the last batch that both have from one epoch at one place."""
+    """The end of the last batch that both have from one epoch at one offset."""
     for batch in reversed(one):
         at = bisect_left(two, batch.base_offset, key=_BASE_OFFSET)
         if at < len(two) and two[at][:3] == batch[:3]:
@@ -135,9 +135,9 @@ def difference(one: ReplicaView, two: ReplicaView, *, end: int) -> str | None:
     left, right = (_between(replica.batches, start, end) for replica in (one, two))
     if left == right:
         return None
-    for here, there in zip(left, right, strict=False):
-        if here != there:
-            return f"{here} on {one.broker}, {there} on {two.broker}"
+    for first, second in zip(left, right, strict=False):
+        if first != second:
+            return f"{first} on {one.broker}, {second} on {two.broker}"
     more, fewer = (one, two) if len(left) > len(right) else (two, one)
     extra = (left if more is one else right)[min(len(left), len(right))]
     return f"{extra} is on {more.broker} and not on {fewer.broker} (end {fewer.log_end})"
@@ -149,7 +149,7 @@ def _between(batches: Sequence[BatchView], start: int, end: int) -> list[BatchVi
 
 
 def in_sync_have_all(view: ClusterView, excuses: Excuses) -> Found:
-    """I-13: every member of the true ISR has all below any presumed leader's high watermark."""
+    """I-13: every member of the committed ISR has all below any claimed leader's high watermark."""
     for claim in view.claims():
         committed = view.committed.partitions.get(claim.key)
         leader = view.brokers[claim.broker].replicas.get(claim.key)
@@ -159,16 +159,16 @@ def in_sync_have_all(view: ClusterView, excuses: Excuses) -> Found:
             broker = view.brokers.get(member)
             if broker is None or member in excuses.wounded or member == claim.broker:
                 continue
-            if not view.committed.is_settled(member):
+            if not view.committed.is_registration_processed(member):
                 continue
             if member in excuses.without_directory and claim.key not in broker.replicas:
                 continue
-            # A new partition's members are in sync before they have made their logs.
+            # A new partition's members are in sync before they have created their logs.
             empty = ReplicaView(member, claim.key, leader.log_start, 0, 0, 0, 0)
             replica = broker.replicas.get(claim.key, empty)
-            if (told := difference(leader, replica, end=leader.high_watermark)) is not None:
+            if (text := difference(leader, replica, end=leader.high_watermark)) is not None:
                 where = f"{claim.key} below {leader.high_watermark} of leader {claim.broker}"
-                yield Violation("I-13", f"{where} in epoch {claim.leader_epoch}: {told}")
+                yield Violation("I-13", f"{where} in epoch {claim.leader_epoch}: {text}")
 
 
 def leader_in_sync(view: ClusterView) -> Found:
@@ -185,7 +185,7 @@ def leader_in_sync(view: ClusterView) -> Found:
 
 
 def one_leader_per_epoch(view: ClusterView) -> Found:
-    """I-15, for one moment; `LeaderLedger` has it for all time."""
+    """I-15, at one time; `LeaderLedger` checks it over the whole run."""
     seen: dict[tuple[PartitionKey, int], LeaderClaim] = {}
     for claim in view.claims():
         first = seen.setdefault((claim.key, claim.leader_epoch), claim)
@@ -193,7 +193,7 @@ def one_leader_per_epoch(view: ClusterView) -> Found:
             yield Violation("I-15", f"two leaders: {first} and {claim}")
         committed = view.committed.partitions.get(claim.key)
         if committed is not None and claim.leader_epoch > committed.leader_epoch:
-            yield Violation("I-15", f"{claim}: nobody decided that, it is {committed}")
+            yield Violation("I-15", f"{claim}: was never decided, it is {committed}")
 
 
 def no_session_no_leadership(view: ClusterView) -> Found:
@@ -221,12 +221,12 @@ def high_watermark_steps(before: ClusterView, after: ClusterView, excuses: Excus
         if was is None or is_now is None:
             continue
         if is_now.high_watermark < was.high_watermark and claim.key not in excuses.unclean:
-            told = f"{was.high_watermark} to {is_now.high_watermark}"
-            yield Violation("I-06", f"high watermark of {claim} went from {told}")
+            text = f"{was.high_watermark} to {is_now.high_watermark}"
+            yield Violation("I-06", f"high watermark of {claim} went from {text}")
         if is_now.high_watermark > was.high_watermark and _was_too_small(before, after, claim):
             isr = after.committed.partitions[claim.key].isr
-            told = f"high watermark went to {is_now.high_watermark} with {isr} in sync"
-            yield Violation("I-09", f"{claim}: {told}")
+            text = f"high watermark went to {is_now.high_watermark} with {isr} in sync"
+            yield Violation("I-09", f"{claim}: {text}")
 
 
 def _was_too_small(before: ClusterView, after: ClusterView, claim: LeaderClaim) -> bool:
@@ -236,22 +236,22 @@ def _was_too_small(before: ClusterView, after: ClusterView, claim: LeaderClaim) 
         return False
     # The leader may not know of this state yet, and act on the one before.
     is_known = claim.leader_epoch == two.leader_epoch and set(claim.isr) == set(two.isr)
-    # Or it heard since then of one with more in sync, and of this one right after that.
+    # Or it received one with more in sync since then, and this one right after that.
     earlier = before.brokers[claim.broker].claims[claim.key]
     was_known = (earlier.partition_epoch, set(earlier.isr)) == (
         claim.partition_epoch,
         set(two.isr),
     )
-    wanted = min(two.in_sync_min, len(two.replicas))
-    return is_known and was_known and len(two.isr) < wanted
+    required = min(two.in_sync_min, len(two.replicas))
+    return is_known and was_known and len(two.isr) < required
 
 
 def truncations(before: ClusterView, after: ClusterView, excuses: Excuses) -> Found:
     """I-08: nothing below a replica's high watermark is cut off, in one life of its process."""
     for was, now in _same_life(before, after):
         if now.log_end < was.high_watermark and now.key not in excuses.unclean:
-            told = f"cut to {now.log_end}, below its high watermark {was.high_watermark}"
-            yield Violation("I-08", f"{_name(now)}: {told}")
+            text = f"cut to {now.log_end}, below its high watermark {was.high_watermark}"
+            yield Violation("I-08", f"{_name(now)}: {text}")
 
 
 def count_truncations(before: ClusterView, after: ClusterView) -> int:
@@ -283,8 +283,8 @@ def epochs_grow(before: ClusterView, after: ClusterView) -> Found:
     """I-15, I-16, I-17: leader, controller and broker epochs of what is committed."""
     was, now = before.committed, after.committed
     if now.controller_epoch < was.controller_epoch:
-        told = f"{was.controller_epoch} to {now.controller_epoch}"
-        yield Violation("I-16", f"the controller epoch went from {told}")
+        text = f"{was.controller_epoch} to {now.controller_epoch}"
+        yield Violation("I-16", f"the controller epoch went from {text}")
     for broker, epoch in now.registered.items():
         if epoch < was.registered.get(broker, epoch):
             yield Violation("I-17", f"broker epoch of {broker} went down to {epoch}")
@@ -303,10 +303,10 @@ def epochs_grow(before: ClusterView, after: ClusterView) -> Found:
 OF_ITS_BATCHES: Sequence[Callable[[ReplicaView], Found]] = (offsets_grow, stored_once)
 
 
-def at_one_moment(
+def check_view(
     view: ClusterView, excuses: Excuses, before: ClusterView | None = None
 ) -> list[Violation]:
-    """Everything that is wrong now; what is the same object as before was looked at then."""
+    """All violations in this view; a list that is the same object as before was checked then."""
     found: list[Violation] = []
     for broker in view.brokers.values():
         then = before.brokers.get(broker.broker) if before is not None else None
@@ -325,8 +325,8 @@ def at_one_moment(
     return found
 
 
-def between_two(before: ClusterView, after: ClusterView, excuses: Excuses) -> list[Violation]:
-    """What must not have happened since then."""
+def check_transition(before: ClusterView, after: ClusterView, excuses: Excuses) -> list[Violation]:
+    """Violations between a view and the one before it."""
     return [
         *high_watermark_steps(before, after, excuses),
         *truncations(before, after, excuses),

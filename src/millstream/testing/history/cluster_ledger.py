@@ -1,8 +1,8 @@
 """Every decision of the cluster's controllers, checked when it is made.
 
-The keeper of a simulation shows each transaction once it is durable. What a view now and then could
-miss is found here: a second leader of an epoch (I-15), a leader from outside (I-14), a write of a
-controller that was deposed (I-16), a broker that lost its memory and was trusted all the same.
+The keeper of a simulation reports each transaction once it is durable. This finds what a periodic
+view could miss: a second leader of an epoch (I-15), a leader from outside the ISR (I-14), a write
+of a deposed controller (I-16), a broker that was trusted although it had lost data.
 """
 
 import json
@@ -23,7 +23,7 @@ from millstream.testing.history.cluster_tree import (
     TreeShadow,
     TreeStep,
     epoch_in,
-    state_place,
+    parse_state_path,
 )
 from millstream.testing.history.cluster_views import (
     NO_LEADER,
@@ -35,7 +35,7 @@ from millstream.testing.history.cluster_views import (
 _CONTROLLERS_ONLY = (TOPICS, TOPIC_CONFIGS, KNOWN_BROKERS)
 
 STATES_PER_SECOND_MAX: Final = 40
-"""Of one partition. Whole moves and a few elections need fewer; an in-sync set that flaps more."""
+"""Of one partition. Moves and a few elections need fewer; an ISR that flaps needs more."""
 
 ELECTIONS = "elections"
 UNCLEAN_ELECTIONS = "unclean elections"
@@ -43,11 +43,11 @@ ISR_SHRINKS = "isr shrinks"
 ISR_GROWTHS = "isr growths"
 CONTROLLER_CHANGES = "controller changes"
 REGISTRATIONS = "registrations"
-LOSSES = "replicas told as lost"
+LOSSES = "replicas reported lost"
 
 
 class LeaderLedger:
-    """Who led what in which epoch, for all time (I-15)."""
+    """The leader of every partition in every epoch of the run (I-15)."""
 
     def __init__(self) -> None:
         self._leaders: dict[tuple[PartitionKey, int], int] = {}
@@ -59,8 +59,8 @@ class LeaderLedger:
     ) -> Iterator[Violation]:
         first = self._leaders.setdefault((key, leader_epoch), leader)
         if first != leader:
-            told = f"{key}: {first} and {leader} lead in epoch {leader_epoch}"
-            yield Violation("I-15", told)
+            text = f"{key}: {first} and {leader} lead in epoch {leader_epoch}"
+            yield Violation("I-15", text)
         if zxid is not None:
             self._decided.setdefault((key, leader_epoch), zxid)
 
@@ -71,15 +71,15 @@ class LeaderLedger:
         yield from self.note(claim.key, claim.leader_epoch, claim.broker)
         decided = self._decided.get((claim.key, claim.leader_epoch))
         if decided is not None and decided < broker_epoch:
-            told = f"was decided at {decided}, before its epoch {broker_epoch}"
-            yield Violation("I-17", f"{claim} {told}")
+            text = f"was decided at {decided}, before its epoch {broker_epoch}"
+            yield Violation("I-17", f"{claim} {text}")
 
 
 class ClusterLedger:
-    """Follows the keeper."""
+    """Checks each transaction of the keeper."""
 
     def __init__(
-        self, excuses: Excuses, made: Counter[str], now_s: Callable[[], float] = lambda: 0.0
+        self, excuses: Excuses, counts: Counter[str], now_s: Callable[[], float] = lambda: 0.0
     ) -> None:
         self.tree = TreeShadow()
         self._now_s = now_s
@@ -87,42 +87,42 @@ class ClusterLedger:
         """When the state of each partition was written last."""
         self.leaders = LeaderLedger()
         self._excuses = excuses
-        self._made = made
+        self._counts = counts
         self._broker_epochs: dict[int, int] = {}
         self._controller_session = 0
-        """Of the last controller there was."""
+        """Of the last controller."""
 
     def take(self, step: TreeStep, controller_session: int) -> list[Violation]:
         """One transaction; `controller_session` owned `/controller` before it."""
         found: list[Violation] = []
         if controller_session:
             self._controller_session = controller_session
-        # Where somebody took the node away the last one may write until another is elected.
+        # Where an operator deleted the node the last one may write until another is elected.
         sessions = {self._controller_session, self.tree.controller_session}
         for node in step.nodes:
             found += self._controllers_write(step, node, sessions)
-            if state_place(node.path) is not None:
+            if parse_state_path(node.path) is not None:
                 found += self._state(node, step)
             elif node.path == CONTROLLER_EPOCH and node.after is not None:
-                self._made[CONTROLLER_CHANGES] += 1
+                self._counts[CONTROLLER_CHANGES] += 1
             elif node.path.startswith(BROKERS) and node.after is not None:
                 found += self._registration(node)
             elif node.path.startswith(KNOWN_BROKERS) and node.after is not None:
-                found += self._dealt_with(node)
+                found += self._known_broker(node)
         return found
 
     def _controllers_write(
         self, step: TreeStep, node: NodeStep, sessions: set[int]
     ) -> Iterator[Violation]:
-        """I-16: what only a controller writes is written by the one there is."""
+        """I-16: a node that only a controller writes is written by the current one."""
         if not step.session_id or not node.path.startswith(_CONTROLLERS_ONLY):
             return
         if step.session_id not in sessions or not any(sessions):
-            told = f"{node.path} was written by session {step.session_id:x}"
-            yield Violation("I-16", f"{told}, {CONTROLLER} belongs to {sorted(sessions)}")
+            text = f"{node.path} was written by session {step.session_id:x}"
+            yield Violation("I-16", f"{text}, {CONTROLLER} belongs to {sorted(sessions)}")
 
     def _state(self, node: NodeStep, step: TreeStep) -> Iterator[Violation]:
-        topic, index = state_place(node.path) or ("", 0)
+        topic, index = parse_state_path(node.path) or ("", 0)
         if node.after is None:
             return
         now = self.tree.partition_in(topic, index, node.after)
@@ -130,8 +130,8 @@ class ClusterLedger:
         if now is None:
             return
         if now.controller_epoch != self.tree.controller_epoch:
-            told = f"controller epoch {now.controller_epoch}, not {self.tree.controller_epoch}"
-            yield Violation("I-16", f"{now.key} was written with {told}")
+            text = f"controller epoch {now.controller_epoch}, not {self.tree.controller_epoch}"
+            yield Violation("I-16", f"{now.key} was written with {text}")
         if now.leader != NO_LEADER:
             noted = self.leaders.note(now.key, now.leader_epoch, now.leader, zxid=step.zxid)
             yield from noted
@@ -143,13 +143,13 @@ class ClusterLedger:
             yield from self._election(was, now, joining=_finished_move(step, now.key))
 
     def _count(self, was: CommittedPartition, now: CommittedPartition) -> None:
-        self._made[ELECTIONS] += now.leader_epoch > was.leader_epoch and now.leader != NO_LEADER
-        self._made[ISR_SHRINKS] += set(now.isr) < set(was.isr)
-        self._made[LOSSES] += len(set(now.lost) - set(was.lost))
-        self._made[ISR_GROWTHS] += set(now.isr) > set(was.isr)
+        self._counts[ELECTIONS] += now.leader_epoch > was.leader_epoch and now.leader != NO_LEADER
+        self._counts[ISR_SHRINKS] += set(now.isr) < set(was.isr)
+        self._counts[LOSSES] += len(set(now.lost) - set(was.lost))
+        self._counts[ISR_GROWTHS] += set(now.isr) > set(was.isr)
 
     def _pace(self, now: CommittedPartition) -> Iterator[Violation]:
-        """I-40: an in-sync set comes to rest, and does not keep the keeper busy until then."""
+        """I-40: an ISR becomes stable, and does not flood the keeper until then."""
         now_s = self._now_s()
         changed = self._changed_s.setdefault(now.key, deque(maxlen=STATES_PER_SECOND_MAX))
         changed.append(now_s)
@@ -159,7 +159,7 @@ class ClusterLedger:
     def _election(
         self, was: CommittedPartition, now: CommittedPartition, *, joining: set[int]
     ) -> Iterator[Violation]:
-        """`joining` came into sync with this very change, by their leader's word."""
+        """`joining` came into sync with this very change, as their leader reported."""
         if now.leader_epoch < was.leader_epoch:
             yield Violation("I-15", f"leader epoch went down: {was} to {now}")
         if now.leader in now.lost:
@@ -171,13 +171,13 @@ class ClusterLedger:
         if now.leader in was.holders or (now.leader in joining and was.leader in was.isr):
             return
         if not was.holders and now.leader == was.last_known_leader:
-            self._made["last known leaders elected"] += 1
+            self._counts["last known leaders elected"] += 1
             return
-        self._made[UNCLEAN_ELECTIONS] += 1
+        self._counts[UNCLEAN_ELECTIONS] += 1
         self._excuses.unclean.add(now.key)
         if self.tree.config(now.key.topic).get(UNCLEAN) != "true":
-            told = f"{now.leader} was elected from outside of {was.holders}"
-            yield Violation("I-14", f"{now.key}: {told}: {was} to {now}")
+            text = f"{now.leader} was elected from outside of {was.holders}"
+            yield Violation("I-14", f"{now.key}: {text}: {was} to {now}")
 
     def _registration(self, node: NodeStep) -> Iterator[Violation]:
         """I-17"""
@@ -185,11 +185,11 @@ class ClusterLedger:
         epoch = node.after.czxid if node.after is not None else -1
         if epoch < self._broker_epochs.get(broker, -1):
             yield Violation("I-17", f"broker {broker} came back with epoch {epoch}")
-        self._made[REGISTRATIONS] += epoch > self._broker_epochs.get(broker, -1)
+        self._counts[REGISTRATIONS] += epoch > self._broker_epochs.get(broker, -1)
         self._broker_epochs[broker] = epoch
 
-    def _dealt_with(self, node: NodeStep) -> Iterator[Violation]:
-        """I-14: whoever came back without proof of a clean stop is trusted nowhere."""
+    def _known_broker(self, node: NodeStep) -> Iterator[Violation]:
+        """I-14: a broker that came back without proof of a clean stop is trusted nowhere."""
         broker = int(node.path.removeprefix(KNOWN_BROKERS))
         registration = self.tree.nodes.get(f"{BROKERS}{broker}")
         known = epoch_in(node.after.data) if node.after is not None else -1
@@ -206,16 +206,16 @@ class ClusterLedger:
             excuses.emptied.discard(broker)
         if before in (known, proof):
             return
-        self._made["unclean registrations"] += 1
+        self._counts["unclean registrations"] += 1
         for one in self.tree.committed().partitions.values():
             if broker in one.holders and one.isr != (broker,):
-                told = f"{broker} came back without its memory and is in {one}"
-                yield Violation("I-14", told)
+                text = f"{broker} came back without proof of a clean stop and is in {one}"
+                yield Violation("I-14", text)
 
 
 def _finished_move(step: TreeStep, key: PartitionKey) -> set[int]:
-    """Replicas that stay after a move that this transaction ends: the last of them came into
-    sync, and those that go are gone, with the old leader among them.
+    """The replicas left after a move that this transaction ends: the last of them came into sync,
+    and the removed ones are gone, the old leader among them.
     """
     for node in step.nodes:
         if node.path == f"{TOPICS}{key.topic}" and node.before is not None:

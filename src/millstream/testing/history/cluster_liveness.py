@@ -1,4 +1,4 @@
-"""What must be so again some time after the last fault: I-39 and I-40 over plain views."""
+"""What must hold again some time after the last fault: I-39 and I-40 over views."""
 
 from collections.abc import Collection
 
@@ -15,8 +15,8 @@ def without_leader(committed: CommittedState, alive: Collection[int]) -> list[Vi
         if not one.holders and one.last_known_leader in alive and is_whole:
             candidates = [one.last_known_leader]
         if candidates and one.leader not in alive:
-            told = f"leader {one.leader}, though {candidates} could lead"
-            found.append(Violation("I-39", f"{one.key}: {told}"))
+            text = f"leader {one.leader}, though {candidates} could lead"
+            found.append(Violation("I-39", f"{one.key}: {text}"))
     return found
 
 
@@ -30,15 +30,15 @@ def not_in_sync(committed: CommittedState, alive: Collection[int]) -> list[Viola
     return found
 
 
-def not_known(view: ClusterView) -> list[Violation]:
+def unaware_leaders(view: ClusterView) -> list[Violation]:
     """I-39: leaders that do not know that they lead, and brokers that believe they still do."""
     found = []
     for key, one in view.committed.partitions.items():
         leader = view.brokers.get(one.leader)
         claim = leader.claims.get(key) if leader is not None else None
         if leader is not None and (claim is None or claim.leader_epoch != one.leader_epoch):
-            told = f"leader {one.leader} in epoch {one.leader_epoch} says {claim}"
-            found.append(Violation("I-39", f"{key}: {told}"))
+            text = f"leader {one.leader} in epoch {one.leader_epoch} says {claim}"
+            found.append(Violation("I-39", f"{key}: {text}"))
     for claim in view.claims():
         committed = view.committed.partitions.get(claim.key)
         if committed is None or committed.leader != claim.broker:
@@ -62,6 +62,6 @@ def differing_replicas(view: ClusterView) -> list[Violation]:
             left = [batch for batch in first.batches if batch.base_offset >= start]
             right = [batch for batch in replica.batches if batch.base_offset >= start]
             if left != right:
-                told = f"{first.broker} has {left[-2:]}, {replica.broker} has {right[-2:]}"
-                found.append(Violation("I-19", f"{key}: {told}"))
+                text = f"{first.broker} has {left[-2:]}, {replica.broker} has {right[-2:]}"
+                found.append(Violation("I-19", f"{key}: {text}"))
     return found

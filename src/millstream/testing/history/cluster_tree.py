@@ -1,7 +1,7 @@
 """What the coordination service holds of a cluster, read as an operator would: node by node.
 
-It does not use the controller's own reading of its nodes, so a controller that writes nonsense and
-understands itself is found out. `TreeShadow` follows the keeper change by change.
+It does not use the controller's own decoders, so a controller that writes nonsense which only it
+can read is found out. `TreeShadow` follows the keeper change by change.
 """
 
 import json
@@ -50,7 +50,7 @@ class ShadowNode(NamedTuple):
 
 
 class NodeStep(NamedTuple):
-    """One change of a node; None where it was not there, or is not any more."""
+    """One change of a node; None where it did not exist, or no longer does."""
 
     path: str
     before: ShadowNode | None
@@ -58,7 +58,7 @@ class NodeStep(NamedTuple):
 
 
 class TreeStep(NamedTuple):
-    """One transaction, or all that happened unseen."""
+    """One transaction, or all unobserved ones together."""
 
     zxid: int
     session_id: int
@@ -105,9 +105,9 @@ class TreeShadow:
         return NodeStep(path, was, node)
 
     def follow(self, nodes: Mapping[str, Node], zxid: int) -> TreeStep:
-        """What a keeper that was started again has; changes that nobody was told of may be there.
+        """The tree of a restarted keeper, which may have changes that were never reported.
 
-        They are given as one step without a session, in the order of each node's last change.
+        They are returned as one step without a session, in the order of each node's last change.
         """
         found = {
             path: ShadowNode(node.data or b"", node.version, node.czxid, node.owner)
@@ -202,7 +202,7 @@ class TreeShadow:
         return dict(found.get("config", found))
 
 
-def state_place(path: str) -> tuple[str, int] | None:
+def parse_state_path(path: str) -> tuple[str, int] | None:
     """The partition whose state node this is."""
     found = _STATE.match(path)
     return (found[1], int(found[2])) if found is not None else None
@@ -210,8 +210,8 @@ def state_place(path: str) -> tuple[str, int] | None:
 
 def topic_id_in(described: Mapping[str, Any]) -> str:
     """As UUIDs are written; Kafka's nodes have them in base 64."""
-    told = str(described.get("topic_id", ""))
-    return str(UUID(bytes=urlsafe_b64decode(told + "=="))) if len(told) == 22 else told
+    stored = str(described.get("topic_id", ""))
+    return str(UUID(bytes=urlsafe_b64decode(stored + "=="))) if len(stored) == 22 else stored
 
 
 def epoch_in(data: bytes) -> int:

@@ -1,7 +1,7 @@
-"""What can be seen of a cluster at one moment, as plain values.
+"""What can be observed of a cluster at one time, as plain values.
 
-The checks of a cluster work on these and on nothing else, so they can be tried on states that no
-correct cluster ever reaches. Who fills them in (a simulation, an offline scan) is not their matter.
+The checks of a cluster work on these and on nothing else, so they can be tested on states that no
+correct cluster ever reaches. A simulation or an offline scan fills them in.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _BEFORE_LENGTH_BYTES: Final = 12
 
 
 class PartitionKey(NamedTuple):
-    """One partition of one topic; a topic that was deleted and made anew has another id."""
+    """One partition of one topic; a topic that was deleted and created again has another id."""
 
     topic: str
     topic_id: str
@@ -29,7 +29,7 @@ class PartitionKey(NamedTuple):
 
 
 class BatchView(NamedTuple):
-    """What tells a batch from every other."""
+    """What identifies a batch."""
 
     base_offset: int
     next_offset: int
@@ -52,7 +52,7 @@ class ReplicaView(NamedTuple):
     recovery_point: int
     batches: Sequence[BatchView] = ()
     number: int = 0
-    """Another one: a log that was made anew, where the replica was moved away and back."""
+    """Another number is another log: it was created again after the replica moved away and back."""
 
 
 class LeaderClaim(NamedTuple):
@@ -95,11 +95,11 @@ class CommittedPartition(NamedTuple):
     partition_epoch: int = 0
     in_sync_min: int = 1
     lost: tuple[int, ...] = ()
-    """Whose logs have failed, as they say."""
+    """Replicas that their brokers reported as failed."""
 
     @property
     def holders(self) -> tuple[int, ...]:
-        """Who has everything that was acknowledged."""
+        """Replicas that have everything that was acknowledged."""
         return tuple(dict.fromkeys((*self.isr, *self.elr)))
 
 
@@ -109,21 +109,21 @@ class CommittedState:
 
     partitions: Mapping[PartitionKey, CommittedPartition] = field(default_factory=dict)
     registered: Mapping[int, int] = field(default_factory=dict)
-    """The broker epoch of every broker that is there."""
+    """The broker epoch of every registered broker."""
     known_epochs: Mapping[int, int] = field(default_factory=dict)
-    """The last epoch of each broker that the controller has dealt with."""
+    """The last epoch of each broker that the controller has processed."""
     controller: int = NO_LEADER
     controller_epoch: int = 0
 
-    def is_settled(self, broker: int) -> bool:
-        """The controller knows the incarnation that is registered."""
+    def is_registration_processed(self, broker: int) -> bool:
+        """The controller has processed the incarnation that is registered."""
         epoch = self.registered.get(broker)
         return epoch is not None and self.known_epochs.get(broker) == epoch
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Everything at one moment."""
+    """A whole cluster at one time."""
 
     at_s: float
     brokers: Mapping[int, BrokerView]

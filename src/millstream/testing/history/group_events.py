@@ -1,4 +1,4 @@
-"""What members of a consumer group, a producer and an onlooker note down, one JSON line per event.
+"""What members of a consumer group, a producer and an observer record, one JSON line per event.
 
 Every program writes a file of its own (tests/interop/clients/README.md has the format), so that
 nothing is lost with a killed process and no two writers meet. Times are nanoseconds of the
@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
-Place = tuple[str, int]
-"""A partition of a topic."""
+PartitionName = tuple[str, int]
+"""Topic and partition index."""
 
 UNKNOWN_GENERATION: Final = -1
-"""Of a client that does not tell, or is in no group."""
+"""Of a client that does not report it, or is in no group."""
 NOTHING_COMMITTED: Final = -1
 
 
 class Began(NamedTuple):
-    """A member's first word: who it is."""
+    """A member's first event: its identity."""
 
     at_ns: int
     member: str
@@ -36,36 +36,36 @@ class Assigned(NamedTuple):
     """These were added to what it owns; before it reads them."""
 
     at_ns: int
-    places: tuple[Place, ...]
+    partitions: tuple[PartitionName, ...]
     generation: int
 
 
-class Told(NamedTuple):
-    """It is now in this generation (or member epoch), with what it owns."""
+class GenerationChanged(NamedTuple):
+    """It is now in this generation (or member epoch) and keeps what it owns."""
 
     at_ns: int
     generation: int
 
 
 class Revoked(NamedTuple):
-    """It gives these up, and has stopped to process them; before the coordinator hears of it."""
+    """It gives these up and has stopped processing them, before the coordinator is notified."""
 
     at_ns: int
-    places: tuple[Place, ...]
+    partitions: tuple[PartitionName, ...]
 
 
 class Lost(NamedTuple):
-    """It was told that these are no longer its own: somebody else may have had them before."""
+    """It learned that it no longer owns these: another member may have owned them before."""
 
     at_ns: int
-    places: tuple[Place, ...]
+    partitions: tuple[PartitionName, ...]
 
 
 class Processed(NamedTuple):
     """One record, done."""
 
     at_ns: int
-    place: Place
+    partition: PartitionName
     offset: int
     value: str
 
@@ -75,14 +75,14 @@ class Committed(NamedTuple):
 
     at_ns: int
     began_ns: int
-    offsets: Mapping[Place, int]
+    offsets: Mapping[PartitionName, int]
 
 
 class Refused(NamedTuple):
-    """A commit that the client reported as failed; it may count or not."""
+    """A commit that the client reported as failed; it may be stored or not."""
 
     at_ns: int
-    offsets: Mapping[Place, int]
+    offsets: Mapping[PartitionName, int]
     why: str
 
 
@@ -100,7 +100,16 @@ class Failed(NamedTuple):
 
 
 MemberEvent = (
-    Began | Assigned | Told | Revoked | Lost | Processed | Committed | Refused | Left | Failed
+    Began
+    | Assigned
+    | GenerationChanged
+    | Revoked
+    | Lost
+    | Processed
+    | Committed
+    | Refused
+    | Left
+    | Failed
 )
 
 
@@ -108,17 +117,17 @@ class Produced(NamedTuple):
     """Acknowledged with acks=all."""
 
     at_ns: int
-    place: Place
+    partition: PartitionName
     offset: int
     value: str
 
 
-class Seen(NamedTuple):
-    """What an onlooker was told is committed; -1 where nothing is."""
+class ObservedOffsets(NamedTuple):
+    """The committed offsets that an observer read; -1 where nothing is committed."""
 
     at_ns: int
     began_ns: int
-    offsets: Mapping[Place, int]
+    offsets: Mapping[PartitionName, int]
 
 
 class Harmed(NamedTuple):
@@ -137,13 +146,13 @@ def member_event(line: str) -> MemberEvent:
         case "began":
             return Began(at_ns, said["member"], said["group"], said["instance"], said["protocol"])
         case "assigned":
-            return Assigned(at_ns, _places(said), _generation(said))
+            return Assigned(at_ns, _partitions(said), _generation(said))
         case "generation":
-            return Told(at_ns, _generation(said))
+            return GenerationChanged(at_ns, _generation(said))
         case "revoked":
-            return Revoked(at_ns, _places(said))
+            return Revoked(at_ns, _partitions(said))
         case "lost":
-            return Lost(at_ns, _places(said))
+            return Lost(at_ns, _partitions(said))
         case "processed":
             return Processed(at_ns, (said["topic"], said["p"]), said["o"], said["v"])
         case "committed":
@@ -164,11 +173,11 @@ def produced_event(line: str) -> Produced | Failed:
     return Produced(said["t"], (said["topic"], said["p"]), said["o"], said["v"])
 
 
-def _places(said: Mapping[str, Any]) -> tuple[Place, ...]:
+def _partitions(said: Mapping[str, Any]) -> tuple[PartitionName, ...]:
     return tuple((topic, partition) for topic, partition in said["parts"])
 
 
-def _offsets(said: Mapping[str, Any]) -> dict[Place, int]:
+def _offsets(said: Mapping[str, Any]) -> dict[PartitionName, int]:
     return {(topic, partition): offset for topic, partition, offset in said["offsets"]}
 
 
@@ -178,14 +187,14 @@ def _generation(said: Mapping[str, Any]) -> int:
 
 
 class LineFollower:
-    """The complete lines that were added to a file since the last look."""
+    """The complete lines that were added to a file since the last call."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
         self._position = 0
 
     def take(self) -> Iterator[str]:
-        """A file that is not there yet has none; a cut line waits for its end."""
+        """A file that does not exist yet has none; an incomplete line waits for its end."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -197,20 +206,20 @@ class LineFollower:
 
 
 class EventWriter:
-    """For programs in Python. Every line reaches the system at once: a kill loses none."""
+    """For programs in Python. Every line is written at once: a kill loses none."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[bytes] = path.open("ab", buffering=0)
 
     def write(self, event: str, **said: object) -> int:
-        """Note it down with the time, which is returned."""
+        """Record it with the time, which is returned."""
         at_ns = time.monotonic_ns()
         self._file.write(json.dumps({"t": at_ns, "e": event, **said}).encode() + b"\n")
         return at_ns
 
-    def places(self, event: str, places: Sequence[Place], **said: object) -> None:
+    def partitions(self, event: str, partitions: Sequence[PartitionName], **said: object) -> None:
         """An event about partitions."""
-        self.write(event, parts=[list(place) for place in places], **said)
+        self.write(event, parts=[list(partition) for partition in partitions], **said)
 
     def close(self) -> None:
         self._file.close()

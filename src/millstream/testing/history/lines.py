@@ -4,9 +4,9 @@ Any client in any language can write them; `history/checker.py` checks them. Kin
 
     send   lane, n, topic, p, v          about to send value `v`, the lane's n-th
     ok     lane, n, offset, at           acknowledged, at a monotonic time in seconds; the offset is
-                                         null where the client was only told that it is stored
+                                         null where the client only learned that it is stored
     fail   lane, n, why                  certainly not stored
-    info   lane, n, why                  nobody knows
+    info   lane, n, why                  unknown
     poll   c, topic, p, records          a consumer got [[offset, value], ...]
     final  topic, p, start, records      all of a partition, in the end
     error  why                           the client itself failed
@@ -18,7 +18,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from millstream.testing.history.checker import Anomaly, History, Place, Run, Send, told_of
+from millstream.testing.history.checker import (
+    Anomaly,
+    History,
+    PartitionName,
+    Run,
+    Send,
+    format_value,
+)
 
 
 class HistoryWriter:
@@ -40,14 +47,14 @@ class HistoryReader:
     def __init__(self) -> None:
         self.history = History()
         self.errors: list[str] = []
-        """What the clients could not do; each is a failure of the run."""
-        self.acknowledged_at_s: dict[Place, list[float]] = defaultdict(list)
-        self.read: dict[tuple[str, Place], int] = defaultdict(int)
-        """How many records each consumer was given."""
-        self._unplaced: list[Send] = []
-        """Acknowledged at an offset that nobody told."""
+        """Errors of the clients; each is a failure of the run."""
+        self.acknowledged_at_s: dict[PartitionName, list[float]] = defaultdict(list)
+        self.read: dict[tuple[str, PartitionName], int] = defaultdict(int)
+        """How many records each consumer got."""
+        self._without_offset: list[Send] = []
+        """Acknowledged without an offset."""
         self._sends: dict[tuple[str, int], Send] = {}
-        self._runs: dict[tuple[str, Place], Run] = {}
+        self._runs: dict[tuple[str, PartitionName], Run] = {}
         self._ends: dict[Path, int] = {}
 
     @property
@@ -55,7 +62,7 @@ class HistoryReader:
         return sum(len(times) for times in self.acknowledged_at_s.values())
 
     def take(self, path: Path) -> None:
-        """The lines that are new in the file; one that is not yet whole waits."""
+        """The new lines of the file; an incomplete one waits."""
         if not path.exists():
             return
         with path.open("rb") as file:
@@ -79,22 +86,24 @@ class HistoryReader:
         }
         kinds[line["t"]](line)
 
-    def place_the_unplaced(self) -> list[Anomaly]:
-        """After the last read: each was stored somewhere, or it is lost."""
+    def resolve_missing_offsets(self) -> list[Anomaly]:
+        """After the last read: each is stored at some offset, or it is lost."""
         lost = []
-        for send in self._unplaced:
-            _, records = self.history.finals.get(send.place, (0, []))
+        for send in self._without_offset:
+            _, records = self.history.finals.get(send.partition, (0, []))
             offsets = [offset for offset, value in records if value == send.values[0]]
             if offsets:
                 self.history.acknowledged(send, offsets[0])
             else:
-                lost.append(Anomaly("lost-write", f"{send} is nowhere: {told_of(send.values[0])}"))
-        self._unplaced.clear()
+                lost.append(
+                    Anomaly("lost-write", f"{send} is nowhere: {format_value(send.values[0])}")
+                )
+        self._without_offset.clear()
         return lost
 
     def _send(self, line: Mapping[str, Any]) -> None:
         key = (line["lane"], line["n"])
-        self._sends[key] = self.history.send(*key, _place(line), [line["v"].encode()])
+        self._sends[key] = self.history.send(*key, _partition(line), [line["v"].encode()])
 
     def _sent(self, line: Mapping[str, Any]) -> Send:
         return self._sends[(line["lane"], line["n"])]
@@ -102,31 +111,31 @@ class HistoryReader:
     def _ok(self, line: Mapping[str, Any]) -> None:
         send = self._sent(line)
         if line["offset"] is None:
-            self._unplaced.append(send)
+            self._without_offset.append(send)
         else:
             self.history.acknowledged(send, line["offset"])
-        self.acknowledged_at_s[send.place].append(line["at"])
+        self.acknowledged_at_s[send.partition].append(line["at"])
 
     def _fail(self, line: Mapping[str, Any]) -> None:
         self.history.refused(self._sent(line))
 
     def _info(self, line: Mapping[str, Any]) -> None:
-        self._sent(line)  # unknown it was before, and stays
+        self._sent(line)  # the outcome was unknown before, and stays so
 
     def _poll(self, line: Mapping[str, Any]) -> None:
-        consumer, place = line["c"], _place(line)
-        run = self._runs.get((consumer, place))
+        consumer, partition = line["c"], _partition(line)
+        run = self._runs.get((consumer, partition))
         if run is None:
-            run = self.history.seek(consumer, place, is_fenced=True)
-            self._runs[(consumer, place)] = run
+            run = self.history.seek(consumer, partition, is_fenced=True)
+            self._runs[(consumer, partition)] = run
         records = [(offset, value.encode()) for offset, value in line["records"]]
-        self.read[(consumer, place)] += len(records)
+        self.read[(consumer, partition)] += len(records)
         self.history.polled(run, records[0][0] if run.polls else 0, records)
 
     def _final(self, line: Mapping[str, Any]) -> None:
         records = [(offset, value.encode()) for offset, value in line["records"]]
-        self.history.read_in_the_end(_place(line), line["start"], records)
+        self.history.record_final_read(_partition(line), line["start"], records)
 
 
-def _place(line: Mapping[str, Any]) -> Place:
+def _partition(line: Mapping[str, Any]) -> PartitionName:
     return (line["topic"], line["p"])

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from millstream.testing.history.group_events import Place
+from millstream.testing.history.group_events import PartitionName
 
 VERSION: Final = 1
 _NULL: Final = struct.pack(">i", -1)
@@ -20,7 +20,7 @@ class Subscription(NamedTuple):
     """The topics of a member, and the partitions that it owns."""
 
     topics: tuple[str, ...]
-    owned: tuple[Place, ...] = ()
+    owned: tuple[PartitionName, ...] = ()
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
@@ -37,11 +37,11 @@ def decode_subscription(data: bytes) -> Subscription:
     return Subscription(topics, reader.places() if version >= VERSION else ())
 
 
-def encode_assignment(places: Iterable[Place]) -> bytes:
+def encode_assignment(places: Iterable[PartitionName]) -> bytes:
     return struct.pack(">h", VERSION) + _encode_places(places) + _NULL
 
 
-def decode_assignment(data: bytes) -> tuple[Place, ...]:
+def decode_assignment(data: bytes) -> tuple[PartitionName, ...]:
     """Empty bytes are an assignment too: that of a member that joined too late."""
     if not data:
         return ()
@@ -52,10 +52,10 @@ def decode_assignment(data: bytes) -> tuple[Place, ...]:
 
 def assign_eagerly(
     members: Mapping[str, Subscription], partitions: Mapping[str, int]
-) -> dict[str, list[Place]]:
+) -> dict[str, list[PartitionName]]:
     """Assign in turn, regardless of what members owned before."""
     order = sorted(members)
-    given: dict[str, list[Place]] = {member: [] for member in order}
+    given: dict[str, list[PartitionName]] = {member: [] for member in order}
     for number, place in enumerate(_partitions_of(members.values(), partitions)):
         given[order[number % len(order)]].append(place)
     return given
@@ -63,17 +63,17 @@ def assign_eagerly(
 
 def assign_cooperatively(
     members: Mapping[str, Subscription], partitions: Mapping[str, int]
-) -> dict[str, list[Place]]:
+) -> dict[str, list[PartitionName]]:
     """Members keep what they have up to their share; what a member has to give up is assigned to
     no other in this round: its owner joins again after giving it up, and then it is free.
     """
     wanted = _partitions_of([*members.values()], partitions)
-    claims: dict[Place, list[str]] = defaultdict(list)
+    claims: dict[PartitionName, list[str]] = defaultdict(list)
     for member in sorted(members):
         for place in members[member].owned:
             claims[place].append(member)
     share, extra = divmod(len(wanted), len(members))
-    given: dict[str, list[Place]] = {member: [] for member in sorted(members)}
+    given: dict[str, list[PartitionName]] = {member: [] for member in sorted(members)}
     # Two claims of one partition mean that one is stale: neither is valid, and no member gets it.
     for place in wanted:
         owner = claims[place][0] if len(claims[place]) == 1 else None
@@ -89,7 +89,7 @@ def assign_cooperatively(
 
 def _partitions_of(
     subscriptions: Iterable[Subscription], partitions: Mapping[str, int]
-) -> list[Place]:
+) -> list[PartitionName]:
     topics = sorted({topic for subscription in subscriptions for topic in subscription.topics})
     return [(topic, n) for topic in topics for n in range(partitions.get(topic, 0))]
 
@@ -99,7 +99,7 @@ def _string(text: str) -> bytes:
     return struct.pack(">h", len(data)) + data
 
 
-def _encode_places(places: Iterable[Place]) -> bytes:
+def _encode_places(places: Iterable[PartitionName]) -> bytes:
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, partition in places:
         by_topic[topic].append(partition)
@@ -136,8 +136,8 @@ class _Reader:
         size = self.int32()
         self._at += max(0, size)
 
-    def places(self) -> tuple[Place, ...]:
-        found: list[Place] = []
+    def places(self) -> tuple[PartitionName, ...]:
+        found: list[PartitionName] = []
         for _ in range(self.int32()):
             topic = self.string()
             found += [(topic, self.int32()) for _ in range(self.int32())]

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from millstream.testing.history.group_events import Place
+from millstream.testing.history.group_events import PartitionName
 from millstream.testing.protocol_members.member import FENCED_CODES, MemberRefused, ProtocolMember
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.consumer_group_heartbeat import (
@@ -83,7 +83,7 @@ class ConsumerMember(ProtocolMember):
             self.is_stable = True
         return True
 
-    def _take(self, assigned: set[Place]) -> None:
+    def _take(self, assigned: set[PartitionName]) -> None:
         gone = sorted(self.positions.keys() - assigned)
         added = sorted(assigned - self.positions.keys())
         self.give_up(gone)
@@ -92,7 +92,7 @@ class ConsumerMember(ProtocolMember):
         self._must_send_all = bool(gone or added)
         self.is_stable = not self._must_send_all
 
-    def _partitions_in(self, assignment: Any) -> list[Place]:
+    def _partitions_in(self, assignment: Any) -> list[PartitionName]:
         return [
             (self.topics.names[topic.topic_id], partition)
             for topic in assignment.topic_partitions

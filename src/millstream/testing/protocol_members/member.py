@@ -14,7 +14,7 @@ from uuid import UUID
 
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.errors import RpcError
-from millstream.testing.history.group_events import UNKNOWN_GENERATION, Place
+from millstream.testing.history.group_events import UNKNOWN_GENERATION, PartitionName
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.offset_commit import (
@@ -57,11 +57,11 @@ FENCED_CODES: Final = frozenset(
 class MemberListener(Protocol):
     """Is notified of a member's assignments."""
 
-    def assigned(self, places: list[Place], generation: int) -> None: ...
+    def assigned(self, places: list[PartitionName], generation: int) -> None: ...
 
-    def revoked(self, places: list[Place]) -> None: ...
+    def revoked(self, places: list[PartitionName]) -> None: ...
 
-    def lost(self, places: list[Place]) -> None: ...
+    def lost(self, places: list[PartitionName]) -> None: ...
 
 
 class MemberRefused(Exception):
@@ -110,7 +110,7 @@ class ProtocolMember:
         self.member_id = ""
         self.generation = UNKNOWN_GENERATION
         """The generation, or the member epoch."""
-        self.positions: dict[Place, int | None] = {}
+        self.positions: dict[PartitionName, int | None] = {}
         """Owned partitions and the next offset of each; None until it is fetched."""
         self.is_leaving = False
         self.is_stable = False
@@ -190,13 +190,13 @@ class ProtocolMember:
 
     # -- partitions ------------------------------------------------------------------------
 
-    def take_over(self, places: list[Place]) -> None:
+    def take_over(self, places: list[PartitionName]) -> None:
         """Add partitions; also called without any, because the generation is new."""
         for place in places:
             self.positions[place] = None
         self.listener.assigned(places, self.generation)
 
-    def give_up(self, places: list[Place]) -> None:
+    def give_up(self, places: list[PartitionName]) -> None:
         for place in places:
             self.positions.pop(place, None)
         if places:
@@ -250,7 +250,7 @@ class ProtocolMember:
         """Member id and epoch of an OffsetFetch, which only the next-generation protocol sends."""
         return None, -1
 
-    async def commit(self, offsets: Mapping[Place, int]) -> ErrorCode:
+    async def commit(self, offsets: Mapping[PartitionName, int]) -> ErrorCode:
         """Commit; NONE when all of it was acknowledged; raises RpcError."""
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for (topic, partition), offset in offsets.items():
@@ -280,7 +280,7 @@ class ProtocolMember:
         await self.back_off_if_retriable(code)
 
 
-def _by_topic(places: list[Place]) -> list[OffsetFetchRequestTopics]:
+def _by_topic(places: list[PartitionName]) -> list[OffsetFetchRequestTopics]:
     topics: dict[str, list[int]] = {}
     for topic, partition in places:
         topics.setdefault(topic, []).append(partition)

@@ -1,6 +1,6 @@
-"""Background work in virtual time: the work runs inline after a delay, its answer comes later.
+"""Background work in virtual time: the work runs inline after a delay, its result comes later.
 
-The two delays matter: a process can die after its data was synced and before it heard of it.
+The two delays matter: a process can die after its data was synced and before it got the result.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from millstream.testing.sim.trace import Trace
 T = TypeVar("T")
 
 WORK_DELAY_S: Final = (0.0001, 0.005)
-"""How long a piece of work takes: a sync on a fast disk to a sync on a busy one."""
+"""How long a job takes: from a sync on a fast disk to a sync on a busy one."""
 
 ANSWER_DELAY_S: Final = (0.0, 0.0005)
 
@@ -85,7 +85,7 @@ class SimBackground:
         return []
 
     def kill(self) -> None:
-        """The process dies: work not yet done never happens, answers never come."""
+        """The process dies: work not yet done never happens, results never come."""
         self._is_dead = True
         self._waiting.clear()
         self._unfinished.clear()
@@ -119,7 +119,7 @@ class SimBackground:
 
 
 class InlineBackground:
-    """Runs the work at once, on the spot: for tests of plain code without any loop."""
+    """Runs the work inline in `submit`: for tests of synchronous code without a loop."""
 
     def submit(
         self, work: Callable[[], T], on_done: Callable[[Outcome[T]], None], *, name: str

@@ -30,7 +30,7 @@ class SimClock:
 
 
 class ManualClock:
-    """Clocks without a loop, moved by hand: for plain code that takes a clock."""
+    """Clocks without a loop, moved by hand: for synchronous code that takes a clock."""
 
     __slots__ = ("_monotonic_s", "_wall_ms")
 

@@ -1,4 +1,4 @@
-"""Ways to decide what a power loss leaves: for `SimDisk.after_crash` and for the explorer."""
+"""Fate choosers decide what a power loss leaves: for `SimDisk.after_crash` and the explorer."""
 
 from collections.abc import Iterable, Mapping
 
@@ -38,7 +38,7 @@ def by_table(fates: Mapping[int, Fate], *, default: Fate) -> FateChooser:
 
 
 def tears_of(write: Write) -> list[Fate]:
-    """The ways a write can survive in part: by byte, by sector, by size alone."""
+    """The ways a write can survive in part: by byte, by sector, by size only."""
     size = len(write.data)
     tears = [ZEROS]
     cuts = {1, size // 2, size - 1}
@@ -76,5 +76,5 @@ def random_fate(change: Change, randomness: Randomness) -> Fate:
 
 
 def random_fates(randomness: Randomness) -> FateChooser:
-    """Every change meets a random fate of its own."""
+    """Every change gets a random fate of its own."""
     return lambda change: random_fate(change, randomness)

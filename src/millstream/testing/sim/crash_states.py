@@ -1,9 +1,9 @@
-"""The crash-state explorer: every moment of a recorded run at which the power could have gone.
+"""The crash-state explorer: every point of a recorded run at which the power could have failed.
 
 A recording is folded step by step. After each step the pending changes could survive in very many
 combinations; a bounded number of them is chosen, first systematically (nothing, everything, each
-change lost or torn alone, one file's changes lost, names without data, histories cut at each
-change), then at random from the seed. Recovery is run on each by the caller, who knows from
+single change lost or torn, one file's changes lost, names without data, histories cut at each
+change), then at random from the seed. The caller runs recovery on each, and knows from
 `marks_before` what had been promised by then.
 """
 
@@ -31,10 +31,10 @@ from millstream.testing.sim.storage import Recording, SimStorage
 from millstream.testing.sim.trace import Trace
 
 _CHANGES_SINGLED_OUT_MAX: Final = 24
-"""Of very many pending changes only the newest are lost or kept alone; chance does the rest."""
+"""Of very many pending changes only the newest are lost or kept singly; chance does the rest."""
 
 _RANDOM_SHARE: Final = 0.25
-"""Part of the limit that random states get even when the systematic ones alone would fill it."""
+"""Part of the limit that random states get even when the systematic ones would fill it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class CrashState:
 
     disk: SimDisk
     crash_point: int
-    """How many recorded steps had been made."""
+    """How many recorded steps had been taken."""
     description: str
     marks_before: tuple[object, ...]
     """The caller's marks recorded before the crash, oldest first."""
@@ -56,7 +56,7 @@ class CrashState:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to build at one crash point; `what` and `subject` tell apart, `choose` decides."""
+    """What to build at one crash point; `what` and `subject` identify it, `choose` decides."""
 
     crash_point: int
     rank: int
@@ -79,7 +79,7 @@ def crash_states(
 
 
 def _pick(plans: list[_Plan], limit: int, randomness: SeededRandomness) -> list[_Plan]:
-    """The first ranks whole, and of the rank that does not fit a random part."""
+    """All plans of the first ranks, and a random part of the rank that does not fit."""
     room = limit - int(limit * _RANDOM_SHARE)
     by_rank_and_chance = sorted(
         (plan.rank, randomness.integer(0, 1 << 62), number) for number, plan in enumerate(plans)
@@ -112,23 +112,23 @@ class _Planner:
 
     def plan_at(self, crash_point: int, model: Durability, mark_count: int) -> None:
         pending = model.pending()
-        moment = (model.version, mark_count)
+        point = (model.version, mark_count)
         newest = pending[-1].number if pending else 0
         for change in reversed(pending):
             if change.number in self._born:
                 break
-            self._born[change.number] = moment
-        self._add(_plans_keeping_little(crash_point, pending), moment)
-        self._add(_plans_keeping_most(crash_point, pending), (moment, newest))
-        # A history cut behind a change was "everything kept" when that change was the newest,
+            self._born[change.number] = point
+        self._add(_plans_keeping_little(crash_point, pending), point)
+        self._add(_plans_keeping_most(crash_point, pending), (point, newest))
+        # A history cut after a change was "everything kept" when that change was the newest,
         # unless something was synced or promised since.
         older = pending[-_CHANGES_SINGLED_OUT_MAX:-1]
-        cuts = [change for change in older if self._born[change.number] != moment]
-        self._add((_history_until(crash_point, change) for change in cuts), moment)
+        cuts = [change for change in older if self._born[change.number] != point]
+        self._add((_history_until(crash_point, change) for change in cuts), point)
 
-    def _add(self, plans: Iterable[_Plan], moment: object) -> None:
+    def _add(self, plans: Iterable[_Plan], point: object) -> None:
         for plan in plans:
-            key = (moment, plan.what, plan.subject)
+            key = (point, plan.what, plan.subject)
             if key not in self._seen:
                 self._seen.add(key)
                 self.plans.append(plan)
@@ -153,7 +153,7 @@ def _plans_keeping_little(crash_point: int, pending: list[Change]) -> Iterator[_
         yield _Plan(
             crash_point,
             rank=2,
-            what=f"only {_told(change)} kept",
+            what=f"only {_describe(change)} kept",
             choose=by_table({change.number: KEEP}, default=DROP),
             subject=change.number,
         )
@@ -169,11 +169,11 @@ def _plans_keeping_most(crash_point: int, pending: list[Change]) -> Iterator[_Pl
     ]
     if isinstance(newest, Write):
         singled_out += [(newest, tear, str(tear)) for tear in tears_of(newest)]
-    for change, fate, told in singled_out:
+    for change, fate, text in singled_out:
         yield _Plan(
             crash_point,
             rank=1,
-            what=f"{_told(change)} {told}",
+            what=f"{_describe(change)} {text}",
             choose=by_table({change.number: fate}, default=KEEP),
             subject=change.number,
         )
@@ -197,7 +197,7 @@ def _history_until(crash_point: int, last: Change) -> _Plan:
     return _Plan(
         crash_point,
         rank=3,
-        what=f"history ends with {_told(last)}",
+        what=f"history ends with {_describe(last)}",
         choose=lambda change: KEEP if change.number <= last.number else DROP,
         subject=last.number,
     )
@@ -218,7 +218,7 @@ def _build(
         done = max(done, plan.crash_point)
         choose, what = plan.choose, plan.what
         if plan.random_seed:
-            fates, what = _drawn(model.pending(), SeededRandomness(plan.random_seed))
+            fates, what = _draw_fates(model.pending(), SeededRandomness(plan.random_seed))
             key = (done, tuple(fates.items()))
             if key in seen_random:
                 continue
@@ -233,14 +233,14 @@ def _build(
         )
 
 
-def _drawn(pending: list[Change], randomness: SeededRandomness) -> tuple[dict[int, Fate], str]:
+def _draw_fates(pending: list[Change], randomness: SeededRandomness) -> tuple[dict[int, Fate], str]:
     """Random fates and their description, with the newest changes only."""
     fates = {change.number: random_fate(change, randomness) for change in pending}
-    told = [f"{_told(change)} {fates[change.number]}" for change in pending]
-    return fates, "random: " + ("; ".join(told[-8:]) if told else "nothing pending")
+    texts = [f"{_describe(change)} {fates[change.number]}" for change in pending]
+    return fates, "random: " + ("; ".join(texts[-8:]) if texts else "nothing pending")
 
 
-def _told(change: Change) -> str:
+def _describe(change: Change) -> str:
     if isinstance(change, Write):
         return f"write {change.path}@{change.position}+{len(change.data)}"
     if isinstance(change, Truncate):

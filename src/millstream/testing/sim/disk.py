@@ -1,7 +1,7 @@
-"""A file system in memory that remembers what is durable, fails on demand and loses power.
+"""A file system in memory that tracks what is durable, fails on demand and loses power.
 
 `SimDisk` is one process's view; `another_process` gives a second view of the same files. After
-`kill` (the process dies, nothing is lost) or `crash` (the power goes) the view and its handles are
+`kill` (the process dies, nothing is lost) or `crash` (power loss) the view and its handles are
 dead, and `after_kill` or `after_crash` give the next process's view. `durability` has the rules of
 what may be lost.
 """
@@ -176,7 +176,7 @@ class SimDisk:
                 self.sync_directory(walked or "/")
                 walked = f"{walked}/{part}"
 
-    # -- Opening and looking
+    # -- Opening and inspecting
 
     def open_read(self, path: str) -> SimFile:
         self.check("open", path)
@@ -268,12 +268,12 @@ class SimDisk:
     def rename(self, source: str, target: str) -> None:
         self.check("rename", source, target)
         live = self.storage.live
-        source_place = live.parent_and_name(source)
+        source_location = live.parent_and_name(source)
         parent, name = live.parent_and_name(target)
         node = live.get(source)
         if parent.entries.get(name) is not node:
             _check_replaceable(node, parent.entries.get(name), source, target)
-            self.storage.move(node, target, source=source_place, name=name)
+            self.storage.move(node, target, source=source_location, name=name)
 
     def sync_directory(self, path: str) -> None:
         self.require_alive()
@@ -314,7 +314,7 @@ class SimDisk:
         return self.storage.recording
 
     def mark(self, value: object) -> None:
-        """Note in the recording what the caller has been promised by now."""
+        """Mark in the recording what the caller has been promised by now."""
         self.storage.take(Mark(value))
 
     # -- Ends of processes
@@ -339,12 +339,12 @@ class SimDisk:
         return SimDisk(storage=self.storage)
 
     def crash(self) -> None:
-        """The power goes: every view and handle of this disk is dead."""
+        """Power loss: every view and handle of this disk is dead."""
         self.storage.powered = False
         self.trace.note("crash")
 
     def after_crash(self, choose: FateChooser) -> "SimDisk":
-        """A disk with what the power loss left; may be asked many times for one crash."""
+        """A disk with what the power loss left; may be called many times for one crash."""
         invariant(not self.storage.powered, "after_crash before crash")
         left = SimStorage(
             self.durability.after_power_loss(choose),
@@ -357,7 +357,7 @@ class SimDisk:
     # -- For this disk's files
 
     def check(self, operation: DiskOperation, path: str, other: str = "") -> None:
-        """Raise what this call is to fail with, if anything."""
+        """Raise the error planned for this call, if any."""
         self.require_alive()
         fault = self.storage.strike(operation, path, other)
         if fault is not None:

@@ -1,4 +1,4 @@
-"""Faults a simulated disk is told to show: which call fails, when, and how."""
+"""The faults planned for a simulated disk: which call fails, when, and how."""
 
 import errno
 import os
@@ -61,14 +61,14 @@ class DiskFault:
 
 
 class DiskFaults:
-    """The faults planned for one disk, and the directories that have failed altogether."""
+    """The faults planned for one disk, and the directories that have failed completely."""
 
     def __init__(self, randomness: Randomness) -> None:
         self._randomness = randomness
         self._planned: list[DiskFault] = []
         self._failed_directories: dict[str, int] = {}
         self.active = False
-        """False: no call needs to ask."""
+        """False: calls skip the lookup."""
 
     def plan(self, fault: DiskFault) -> None:
         self._planned.append(fault)

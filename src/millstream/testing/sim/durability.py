@@ -4,7 +4,7 @@ The model is adversarial but legal. Content is durable only after a sync of the 
 after a sync of its directory, and neither implies the other. Until then every pending change may
 survive or not, in any combination, and a write may survive in part. Two things stay atomic, as
 every journaling file system keeps them: one rename, and one file's having at most one name.
-After a failed sync the changes it covered stay in doubt for ever: a later successful sync says
+After a failed sync the changes it covered stay in doubt forever: a later successful sync says
 nothing about them, because the kernel may have marked their pages clean.
 """
 
@@ -73,7 +73,7 @@ class SyncDirectory(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A value of the caller's, to know later what was promised before a crash."""
+    """A value from the caller, which records what had been promised before a crash."""
 
     value: object
 
@@ -130,7 +130,7 @@ def resize(content: bytearray, size: int) -> None:
 
 
 def sectors_of(write: Write) -> list[tuple[int, int]]:
-    """The write's pieces as ranges of its data, cut where the disk's sectors begin."""
+    """The write's data as ranges, cut at the disk's sector boundaries."""
     size = len(write.data)
     first_cut = SECTOR_BYTES - write.position % SECTOR_BYTES
     cuts = [0, *range(first_cut, size, SECTOR_BYTES), size]
@@ -160,18 +160,18 @@ def apply_data(content: bytearray, change: DataChange, fate: Fate = KEEP) -> Non
 class Tree:
     """File contents and directory entries by inode, as a disk holds them at one moment."""
 
-    __slots__ = ("contents", "entries", "place_of")
+    __slots__ = ("contents", "entries", "location_of")
 
     def __init__(self) -> None:
         self.contents: dict[int, bytearray] = {}
         self.entries: dict[int, dict[str, int]] = {ROOT_INODE: {}}
-        self.place_of: dict[int, tuple[int, str]] = {}
+        self.location_of: dict[int, tuple[int, str]] = {}
 
     def copy(self) -> "Tree":
         twin = Tree()
         twin.contents = {inode: bytearray(content) for inode, content in self.contents.items()}
         twin.entries = {inode: dict(names) for inode, names in self.entries.items()}
-        twin.place_of = dict(self.place_of)
+        twin.location_of = dict(self.location_of)
         return twin
 
     def apply_name(self, change: NameChange) -> None:
@@ -180,17 +180,17 @@ class Tree:
         "Wherever" matters when an earlier rename of the same file was lost: one file never ends
         up with two names.
         """
-        place = self.place_of.pop(change.inode, None)
-        if place is not None:
-            del self.entries[place[0]][place[1]]
+        location = self.location_of.pop(change.inode, None)
+        if location is not None:
+            del self.entries[location[0]][location[1]]
         if isinstance(change, Unlink):
             return
         names = self.entries.setdefault(change.directory, {})
         displaced = names.get(change.name)
         if displaced is not None:
-            del self.place_of[displaced]
+            del self.location_of[displaced]
         names[change.name] = change.inode
-        self.place_of[change.inode] = (change.directory, change.name)
+        self.location_of[change.inode] = (change.directory, change.name)
         if change.is_directory:
             self.entries.setdefault(change.inode, {})
         else:
@@ -210,7 +210,7 @@ class Durability:
         self._data: dict[int, list[DataChange]] = {}
         self._names: list[NameChange] = []
         self._doubtful: set[int] = set()
-        self._settled: set[int] = set()
+        self._certain: set[int] = set()
         self._waiting_for: dict[int, set[int]] = {}
 
     def copy(self) -> "Durability":
@@ -220,7 +220,7 @@ class Durability:
         twin._data = {inode: list(changes) for inode, changes in self._data.items()}
         twin._names = list(self._names)
         twin._doubtful = set(self._doubtful)
-        twin._settled = set(self._settled)
+        twin._certain = set(self._certain)
         twin._waiting_for = {number: set(left) for number, left in self._waiting_for.items()}
         return twin
 
@@ -239,13 +239,13 @@ class Durability:
         """Every change whose fate a power loss would decide, oldest first."""
         changes: list[Change] = [change for changes in self._data.values() for change in changes]
         changes.extend(self._names)
-        if self._settled:
-            changes = [change for change in changes if change.number not in self._settled]
+        if self._certain:
+            changes = [change for change in changes if change.number not in self._certain]
         changes.sort(key=_number_of)
         return changes
 
     def after_power_loss(self, choose: FateChooser) -> Tree:
-        """The tree that is left when every pending change meets its chosen fate."""
+        """The tree that is left when every pending change gets its chosen fate."""
         left = self.durable.copy()
         fates = {change.number: choose(change) for change in self.pending()}
         for name_change in self._names:
@@ -263,7 +263,7 @@ class Durability:
             return
         if step.failed:
             self._doubtful.update(
-                change.number for change in changes if change.number not in self._settled
+                change.number for change in changes if change.number not in self._certain
             )
             return
         self.version += 1
@@ -271,14 +271,14 @@ class Durability:
         # overlapping range reads as.
         content = self.durable.contents.setdefault(step.inode, bytearray())
         certain_count = len(changes)
-        for place, change in enumerate(changes):
+        for index, change in enumerate(changes):
             if change.number in self._doubtful:
-                certain_count = place
+                certain_count = index
                 break
             apply_data(content, change)
-        self._settled.difference_update(change.number for change in changes[:certain_count])
+        self._certain.difference_update(change.number for change in changes[:certain_count])
         del changes[:certain_count]
-        self._settled.update(
+        self._certain.update(
             change.number for change in changes if change.number not in self._doubtful
         )
         if not changes:
@@ -300,17 +300,17 @@ class Durability:
         for number in covered:
             self._waiting_for[number].discard(step.directory)
             if not self._waiting_for[number]:
-                self._settled.add(number)
-        self._fold_settled_names()
+                self._certain.add(number)
+        self._fold_certain_names()
 
-    def _fold_settled_names(self) -> None:
-        """Fold what is certain, except behind an uncertain change of the same name or inode."""
+    def _fold_certain_names(self) -> None:
+        """Fold what is certain, except after an uncertain change of the same name or inode."""
         blocked: set[object] = set()
         left: list[NameChange] = []
         for change in self._names:
             keys = _keys_of(change)
-            if change.number in self._settled and blocked.isdisjoint(keys):
-                self._settled.discard(change.number)
+            if change.number in self._certain and blocked.isdisjoint(keys):
+                self._certain.discard(change.number)
                 del self._waiting_for[change.number]
                 self.durable.apply_name(change)
             else:
@@ -321,13 +321,13 @@ class Durability:
 
     def _forget_unreachable(self) -> None:
         """Drop the content of files that no durable or pending name leads to any more."""
-        named = set(self.durable.place_of)
+        named = set(self.durable.location_of)
         named.update(change.inode for change in self._names if isinstance(change, Link))
         for inode in [inode for inode in self.durable.contents if inode not in named]:
             del self.durable.contents[inode]
             forgotten = {change.number for change in self._data.pop(inode, ())}
             self._doubtful -= forgotten
-            self._settled -= forgotten
+            self._certain -= forgotten
 
 
 def _number_of(change: Change) -> int:

@@ -90,7 +90,7 @@ def live_from(tree: Tree) -> tuple[LiveTree, Tree, int]:
         for name, inode in sorted(tree.entries.get(directory.inode, {}).items()):
             highest = max(highest, inode)
             names[name] = inode
-            reachable.place_of[inode] = (directory.inode, name)
+            reachable.location_of[inode] = (directory.inode, name)
             if inode in tree.entries:
                 child = DirectoryNode(inode)
                 directory.entries[name] = child

@@ -114,7 +114,7 @@ def read_children(reader: JuteReader) -> NodeChildren:
 
 
 def read_nothing(reader: JuteReader) -> None:
-    """An answer that says no more than that it is one."""
+    """For a response without a body."""
 
 
 def read_multi(reader: JuteReader, operations: Sequence[port.Operation]) -> list[port.MultiResult]:

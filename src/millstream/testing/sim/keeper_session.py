@@ -63,7 +63,7 @@ class WireCoordination:
             await session.close()
             raise errors.CannotConnect(f"no session within {wait_s} s") from None
         except BaseException:
-            session.abandon()  # nobody waits for it any more
+            session.abandon()  # the caller no longer waits for it
             raise
         return session
 
@@ -76,7 +76,7 @@ class _Link(asyncio.BufferedProtocol):
         self._chunk = memoryview(bytearray(_READ_BYTES))
         self._input = bytearray()
         self.transport: asyncio.Transport | None = None
-        self.is_greeted = False
+        self.is_established = False
         self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -123,14 +123,14 @@ class WireSession:
         self._last_zxid = Zxid(0)
         self._xid = 0
         self._link: _Link | None = None
-        self._heard_s = 0.0
+        self._last_received_s = 0.0
         self._pending: deque[_Pending] = deque()
         self._data_watches: dict[str, list[Watcher]] = {}
         self._child_watches: dict[str, list[Watcher]] = {}
         self._listeners: list[port.StateListener] = []
         self._state = SessionState.SUSPENDED
         self._changed = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._live(), name="wire session")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="wire session")
 
     @property
     def state(self) -> SessionState:
@@ -152,38 +152,40 @@ class WireSession:
         self, path: str, data: bytes = b"", *, kind: NodeKind = NodeKind.PERSISTENT
     ) -> Created:
         check_path(path, kind)
-        return await self._ask(Op.CREATE2, path, wire.create(path, data, kind), wire.read_created)
+        return await self._request(
+            Op.CREATE2, path, wire.create(path, data, kind), wire.read_created
+        )
 
     async def exists(self, path: str, *, watch: Watcher | None = None) -> NodeStat | None:
         check_path(path)
         body = wire.watched(path, watch=watch is not None)
         try:
-            return await self._ask(Op.EXISTS, path, body, wire.read_stat, watch)
+            return await self._request(Op.EXISTS, path, body, wire.read_stat, watch)
         except errors.NoNode:
             return None
 
     async def get(self, path: str, *, watch: Watcher | None = None) -> NodeData:
         check_path(path)
         body = wire.watched(path, watch=watch is not None)
-        return await self._ask(Op.GET_DATA, path, body, wire.read_data, watch)
+        return await self._request(Op.GET_DATA, path, body, wire.read_data, watch)
 
     async def children(self, path: str, *, watch: Watcher | None = None) -> NodeChildren:
         check_path(path)
         body = wire.watched(path, watch=watch is not None)
-        return await self._ask(Op.GET_CHILDREN2, path, body, wire.read_children, watch)
+        return await self._request(Op.GET_CHILDREN2, path, body, wire.read_children, watch)
 
     async def set(self, path: str, data: bytes, *, version: int) -> NodeStat:
         check_path(path)
         body = wire.set_data(path, data, version)
-        return await self._ask(Op.SET_DATA, path, body, wire.read_stat)
+        return await self._request(Op.SET_DATA, path, body, wire.read_stat)
 
     async def delete(self, path: str, *, version: int) -> None:
         check_path(path)
-        await self._ask(Op.DELETE, path, wire.versioned(path, version), wire.read_nothing)
+        await self._request(Op.DELETE, path, wire.versioned(path, version), wire.read_nothing)
 
     async def multi(self, operations: Sequence[port.Operation]) -> list[port.MultiResult]:
         check_multi(operations)
-        return await self._ask(
+        return await self._request(
             Op.MULTI,
             "",
             wire.multi(operations),
@@ -192,24 +194,24 @@ class WireSession:
 
     async def sync(self, path: str) -> None:
         check_path(path)
-        await self._ask(Op.SYNC, path, pack_text(path), wire.read_nothing)
+        await self._request(Op.SYNC, path, pack_text(path), wire.read_nothing)
 
     async def close(self) -> None:
         if self._state is SessionState.CONNECTED:
             with suppress(errors.CoordinationError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await self._ask(Op.CLOSE_SESSION, "", b"", wire.read_nothing)
+                    await self._request(Op.CLOSE_SESSION, "", b"", wire.read_nothing)
         self._lose()
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
 
     def abandon(self) -> None:
-        """As `close`, without a word to the server and without waiting."""
+        """As `close`, without notifying the server and without waiting."""
         self._lose()
         self._task.cancel()
 
-    async def _ask(
+    async def _request(
         self,
         op: Op,
         path: str,
@@ -230,7 +232,7 @@ class WireSession:
 
     # -- the session's life -----------------------------------------------------------------
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         while self._state is not SessionState.LOST:
             host, server_port = self._servers[0]
             self._servers.rotate(-1)
@@ -252,9 +254,9 @@ class WireSession:
             await asyncio.sleep(RETRY_S)
 
     async def _use(self, link: _Link) -> None:
-        """Say hello, then ping until the connection ends or nothing is heard any more."""
+        """Send the connect request, then ping until the connection ends or the server is silent."""
         self._link = link
-        self._heard_s = self._clock.monotonic_s()
+        self._last_received_s = self._clock.monotonic_s()
         if link.transport is not None:
             link.transport.write(
                 wire.connect_frame(
@@ -268,9 +270,9 @@ class WireSession:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.timeout_ms / 3000):
                     await link.ended.wait()
-            if self._clock.monotonic_s() - self._heard_s > self.timeout_ms / 1500:
+            if self._clock.monotonic_s() - self._last_received_s > self.timeout_ms / 1500:
                 return
-            if link.is_greeted and link.transport is not None:
+            if link.is_established and link.transport is not None:
                 ping = pack_integer(PING_XID) + pack_integer(Op.PING)
                 link.transport.write(wire.frame(ping))
 
@@ -309,15 +311,15 @@ class WireSession:
         for listener in list(self._listeners):
             listener(state)
 
-    # -- what the server says ---------------------------------------------------------------
+    # -- frames from the server -------------------------------------------------------------
 
     def _take_frame(self, link: _Link, frame: bytes) -> None:
         if link is not self._link:
             return
-        self._heard_s = self._clock.monotonic_s()
+        self._last_received_s = self._clock.monotonic_s()
         reader = JuteReader(frame)
-        if not link.is_greeted:
-            self._greet(link, reader)
+        if not link.is_established:
+            self._take_connect_response(link, reader)
             return
         xid, zxid, code = reader.integer(), reader.long(), reader.integer()
         if xid == PING_XID:
@@ -328,13 +330,13 @@ class WireSession:
         self._last_zxid = Zxid(max(self._last_zxid, zxid))
         self._take_answer(self._pending.popleft(), xid, code, reader)
 
-    def _greet(self, link: _Link, reader: JuteReader) -> None:
+    def _take_connect_response(self, link: _Link, reader: JuteReader) -> None:
         reader.integer()
         timeout_ms, session_id = reader.integer(), SessionId(reader.long())
         if timeout_ms <= 0:
             self._lose()
             return
-        link.is_greeted = True
+        link.is_established = True
         self.timeout_ms, self.session_id = timeout_ms, session_id
         self._password = reader.buffer() or b""
         self._change(SessionState.CONNECTED)
@@ -348,7 +350,7 @@ class WireSession:
             table = self._child_watches if is_child else self._data_watches
             table.setdefault(pending.path, []).append(pending.watch)
         if pending.answer.done():
-            return  # nobody waits any more
+            return  # the caller no longer waits
         if code != Code.OK:
             pending.answer.set_exception(wire.refusal(code, pending.path))
             return

@@ -1,8 +1,8 @@
 """A network of named hosts in virtual time: delays, cuts in one or both directions, resets.
 
 `SimNetwork.host(name)` is the `Network` seam of one process. A cut link loses nothing of an open
-connection: bytes wait, as TCP retransmits, and flow when it heals; time-outs are for the code
-under test to have. A host that dies silently leaves its peers half-open; one whose process is
+connection: bytes wait, as TCP retransmits, and flow when it heals; timeouts are the business of
+the code under test. A host that dies silently leaves its peers half-open; one whose process is
 killed resets them.
 """
 
@@ -21,11 +21,11 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 LINK_DELAY_S: Final = (0.0001, 0.002)
 FIRST_EPHEMERAL_PORT: Final = 49152
 _SPLIT_CHANCE: Final = 0.2
-"""How often a write arrives in two pieces, so that framing is exercised at every byte."""
+"""How often a write arrives in two chunks, so that framing is exercised at every byte."""
 
 
 class _Link:
-    """The way from one host to another."""
+    """One direction between two hosts."""
 
     def __init__(self, network: "SimNetwork", source: str, target: str) -> None:
         self._network = network
@@ -44,7 +44,7 @@ class _Link:
     def delay_s(self) -> float:
         return self.randomness.between(*self.delay_range_s)
 
-    def pieces(self, data: bytes) -> list[bytes]:
+    def chunks(self, data: bytes) -> list[bytes]:
         if len(data) < 2 or not self.randomness.chance(_SPLIT_CHANCE):
             return [data]
         cut = self.randomness.integer(1, len(data))
@@ -84,11 +84,11 @@ class SimListener:
         self._network.stop_listening(self._address, self)
 
     async def wait_closed(self) -> None:
-        """At once: accepting has no work of its own here."""
+        """Returns at once: accepting connections is no separate work here."""
 
 
 class SimNetwork:
-    """All hosts and the links between them; links work until told otherwise."""
+    """All hosts and the links between them; links work until a fault is injected."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, randomness: SeededRandomness, trace: Trace
@@ -162,8 +162,8 @@ class SimNetwork:
     def kill_host(self, name: str, *, is_silent: bool = False) -> None:
         """The process on the host dies.
 
-        Its kernel resets the peers, or with `is_silent` (power loss) nobody tells them: they stay
-        half-open, and after `revive_host` a reset answers what they send.
+        Its kernel resets the peers, or with `is_silent` (power loss) they are not notified: they
+        stay half-open, and after `revive_host` a reset answers what they send.
         """
         self.trace.note("kill", name, is_silent)
         if is_silent:
@@ -173,10 +173,10 @@ class SimNetwork:
         for connection in self._of(name):
             for host, end in zip(connection.hosts, connection.ends, strict=True):
                 if host == name:
-                    end.kill(tells_peer=not is_silent)
+                    end.kill(notifies_peer=not is_silent)
 
     def revive_host(self, name: str) -> None:
-        """Power is back; processes on the host listen and connect anew."""
+        """Power is back; processes on the host can listen and connect again."""
         self.down_hosts.discard(name)
         self.wake()
 
@@ -222,14 +222,14 @@ class SimNetwork:
         if listener is None:
             await self.carry(target, source)
             raise ConnectionRefusedError(111, "connection refused", f"{target}:{port}")
-        # As with a real loop the client's protocol hears nothing before it has the connection.
+        # As with a real loop the client's protocol gets no call before it has the connection.
         connection = self._join(source, asyncio.Protocol(), target, port, listener)
         client, server = connection.ends
         server.get_protocol().connection_made(server)
         try:
             await self.carry(target, source)
         except BaseException:
-            client.kill(tells_peer=True)  # given up half-way: the server learns it
+            client.kill(notifies_peer=True)  # given up half-way: the server learns it
             raise
         if client.is_closing():
             raise ConnectionResetError(104, "connection reset while connecting", f"{target}:{port}")
@@ -247,7 +247,7 @@ class SimNetwork:
         port: int,
         listener: SimListener,
     ) -> _Connection:
-        here, there = (source, self._new_port()), (target, port)
+        client_address, server_address = (source, self._new_port()), (target, port)
         out = Pipe(self._loop, self.link(source, target))
         back = Pipe(self._loop, self.link(target, source))
         client = SimTransport(
@@ -255,21 +255,21 @@ class SimNetwork:
             protocol,
             incoming=back,
             outgoing=out,
-            extra={"sockname": here, "peername": there},
+            extra={"sockname": client_address, "peername": server_address},
         )
         server = SimTransport(
             self._loop,
             listener.make_protocol(),
             incoming=out,
             outgoing=back,
-            extra={"sockname": there, "peername": here},
+            extra={"sockname": server_address, "peername": client_address},
         )
         client.pause_reading()  # until its protocol knows the connection
         connection = _Connection((source, target))
         connection.ends, connection.pipes = (client, server), (out, back)
         self._forget_finished()
         self._connections.append(connection)
-        self.trace.note("connect", *here, *there)
+        self.trace.note("connect", *client_address, *server_address)
         return connection
 
     def _of(self, *hosts: str) -> list[_Connection]:
@@ -291,7 +291,7 @@ class SimNetwork:
         return self._next_port - 1
 
     def wake(self) -> None:
-        """Links changed: look again at what can be delivered."""
+        """Links changed: check again what can be delivered."""
         self._changed.set()
         for connection in self._connections:
             for pipe in connection.pipes:

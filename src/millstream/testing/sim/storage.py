@@ -1,4 +1,4 @@
-"""What of a simulated disk outlives a process: files, durability, faults, trace, recording."""
+"""The part of a simulated disk that outlives a process: files, durability, faults, trace."""
 
 import errno
 
@@ -107,7 +107,7 @@ class SimStorage:
         raise os_error(fault.errno, path)
 
     def give_back(self, node: FileNode) -> None:
-        """A removed file's space is free again once nobody has it open."""
+        """Free a removed file's space once no process has it open."""
         if not node.linked and node.open_count <= 0:
             self.used_bytes -= len(node.content)
             node.content = bytearray()

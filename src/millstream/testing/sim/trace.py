@@ -1,4 +1,4 @@
-"""What happened in a simulated run, in order, and its fingerprint.
+"""The events of a simulated run, in order, and their fingerprint.
 
 Two runs of one seed must give the same fingerprint; a difference means that something outside
 the seams (a set's order, an address, a clock, a thread) took a decision.

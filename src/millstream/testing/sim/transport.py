@@ -1,8 +1,8 @@
 """Transports in memory: two ends of a connection, and a pipe for each direction.
 
-A pipe keeps the order of bytes as TCP does, and may deliver them late, in other pieces than they
-were written in, or (while its link is cut) not at all. What is not delivered counts as the
-sender's write buffer, so a slow or paused reader pushes back on the writer.
+A pipe keeps the order of bytes as TCP does, and may deliver them late, in other chunks than they
+were written in, or (while its link is cut) not at all. Undelivered bytes are the sender's write
+buffer, so a slow or paused reader pushes back on the writer.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ _HIGH_WATER_BYTES: Final = 256 * 1024
 
 
 class Link(Protocol):
-    """What a pipe asks of the network about the way from its sender to its receiver."""
+    """What a pipe needs to know of the link from its sender to its receiver."""
 
     def is_cut(self) -> bool: ...
 
     def delay_s(self) -> float: ...
 
-    def pieces(self, data: bytes) -> list[bytes]:
+    def chunks(self, data: bytes) -> list[bytes]:
         """The data as the receiver will get it, in one or more parts."""
 
     def note(self, event: str, size: int) -> None: ...
@@ -47,8 +47,8 @@ class Pipe:
 
     def send(self, data: bytes) -> None:
         self.undelivered_bytes += len(data)
-        for piece in self._link.pieces(data):
-            self._append(piece)
+        for chunk in self._link.chunks(data):
+            self._append(chunk)
 
     def finish(self) -> None:
         self._append(_End(is_reset=False))
@@ -71,7 +71,7 @@ class Pipe:
         self.wake()
 
     def wake(self) -> None:
-        """Look again at what can be delivered: on new data, on healing, on resume.
+        """Check again what can be delivered: on new data, on healing, on resume.
 
         One timer, for the front of the queue: what was written later arrives later.
         """
@@ -194,7 +194,7 @@ class SimTransport(asyncio.Transport):
 
     def take_data(self, data: bytes) -> None:
         if self._is_finished:
-            # The peer writes to a connection that was closed here: TCP answers with a reset.
+            # The peer writes to a connection that this end has closed: TCP answers with a reset.
             self._outgoing.reset()
             return
         if isinstance(self._protocol, asyncio.BufferedProtocol):
@@ -237,23 +237,23 @@ class SimTransport(asyncio.Transport):
             self._outgoing.drop()
             self._finish(error)
 
-    def kill(self, *, tells_peer: bool) -> None:
-        """The process of this end died: its protocol hears nothing more."""
+    def kill(self, *, notifies_peer: bool) -> None:
+        """The process of this end died: its protocol gets no more calls."""
         self._is_closing = self._is_finished = self._is_dead = True
         self._is_paused = False
-        if tells_peer:
+        if notifies_peer:
             self._incoming.drop()
             self._outgoing.reset()
         else:
-            # What is on its way to us the peer goes on sending, until a reset answers it.
+            # The peer goes on sending to this end until a reset answers it.
             self._outgoing.drop()
 
     def _finish(self, error: Exception | None) -> None:
         self._is_closing = self._is_finished = True
         self._is_paused = False
-        self._loop.call_soon(self._tell_lost, error)
+        self._loop.call_soon(self._report_lost, error)
         self._incoming.wake()
 
-    def _tell_lost(self, error: Exception | None) -> None:
+    def _report_lost(self, error: Exception | None) -> None:
         if not self._is_dead:
             self._protocol.connection_lost(error)

@@ -17,7 +17,7 @@ from millstream.testing.sim.trace import Trace
 T = TypeVar("T")
 
 TIME_LIMIT_S: Final = 24 * 3600.0
-"""Virtual time after which a run is taken for one that never ends."""
+"""Virtual time after which a run is assumed to never end."""
 
 
 class DeadlockError(RuntimeError):
@@ -25,7 +25,7 @@ class DeadlockError(RuntimeError):
 
 
 class _NoSelector:
-    """Stands where asyncio waits for sockets: here waiting is a jump in time."""
+    """Replaces asyncio's selector: waiting is a jump in time."""
 
     def __init__(self, loop: "VirtualLoop") -> None:
         self._loop = loop
@@ -43,7 +43,7 @@ class _NoSelector:
 class VirtualLoop(asyncio.BaseEventLoop):
     """A deterministic loop; see `run`.
 
-    An exception that nobody catches ends the run and is raised from it, where asyncio would log.
+    An unhandled exception ends the run and is raised from it, where asyncio would log.
     """
 
     def __init__(self, trace: Trace | None = None, *, time_limit_s: float = TIME_LIMIT_S) -> None:
@@ -54,7 +54,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._failure: BaseException | None = None
         self._unfinished: dict[asyncio.Task[Any], Context] = {}
         self.before_each_round: Callable[[], None] | None = None
-        """For what stops single processes: it may take from what is ready."""
+        """A hook for what pauses single processes: it may remove ready callbacks."""
         self.trace = trace if trace is not None else Trace()
         fatal.install(self, on_violation=self.fail)
         self.set_exception_handler(VirtualLoop._unhandled)
@@ -68,8 +68,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now_s = max(self._now_s, timers[0].when())
         self.trace.note("time", self._now_s)
         if self._now_s > self._time_limit_s:
-            told = self.describe_tasks()
-            raise DeadlockError(f"still running after {self._time_limit_s} virtual s: {told}")
+            tasks = self.describe_tasks()
+            raise DeadlockError(f"still running after {self._time_limit_s} virtual s: {tasks}")
 
     def fail(self, error: BaseException) -> None:
         """End the run with this error."""
@@ -130,7 +130,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if isinstance(loop, VirtualLoop):
             loop.fail(error)
 
-    # -- What the base class asks of a loop, and what would break determinism
+    # -- What the base class requires of a loop, and what would break determinism
 
     def _process_events(self, event_list: list[object]) -> None:
         """No sockets, no events."""

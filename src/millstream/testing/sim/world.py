@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class SimNode:
-    """The seams of one simulated process. Its tasks belong to whoever started them."""
+    """The seams of one simulated process. Its tasks belong to the code that started them."""
 
     def __init__(self, world: "SimWorld", name: str, disk: SimDisk, *, incarnation: int) -> None:
         self._world = world
@@ -39,7 +39,7 @@ class SimNode:
         return self._next(self.disk.after_kill())
 
     def lose_power(self) -> None:
-        """The machine stops: unsynced bytes are at stake, peers are not told."""
+        """The machine stops: unsynced bytes may be lost, peers are not notified."""
         self.background.kill()
         self.disk.crash()
         self._world.network.kill_host(self.name, is_silent=True)

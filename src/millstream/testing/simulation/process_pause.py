@@ -1,7 +1,7 @@
-"""Stopping a simulated process and letting it go on, as SIGSTOP and SIGCONT do.
+"""Pausing and resuming a simulated process, as SIGSTOP and SIGCONT do.
 
-Nothing of it runs while it is stopped: its timers become due and wait, bytes for it wait in its
-kernel's buffers. When it goes on everything that became due happens at once, and it does not know
+Nothing of it runs while it is paused: its timers become due and wait, bytes for it wait in its
+kernel's buffers. When it resumes everything that became due happens at once, and it does not know
 that time has passed. That is what makes a zombie.
 """
 
@@ -15,7 +15,7 @@ from millstream.testing.simulation.broker.process import SimProcess
 
 
 class Pauses:
-    """Which processes of a world are stopped."""
+    """The paused processes of a world."""
 
     def __init__(self, loop: VirtualLoop, network: SimNetwork) -> None:
         self._loop: Any = loop
@@ -44,7 +44,7 @@ class Pauses:
         self._collect()
 
     def resume(self, host: str) -> None:
-        """Let it go on: first what was ready, then what became due meanwhile."""
+        """Resume it: first what was ready, then what became due meanwhile."""
         if host not in self._paused:
             return
         _, kept = self._paused.pop(host)
@@ -62,7 +62,7 @@ class Pauses:
             self.resume(host)
 
     def _collect(self) -> None:
-        """Take what others made ready for a stopped process; the queue keeps its length."""
+        """Take what others scheduled for a paused process; the queue keeps its length."""
         if not self._paused:
             return
         ready = self._loop._ready  # noqa: SLF001
@@ -70,10 +70,10 @@ class Pauses:
             for index, handle in enumerate(ready):
                 if process.owns(handle):
                     kept.append(handle)
-                    ready[index] = _nothing(self._loop)
+                    ready[index] = _cancelled_handle(self._loop)
 
 
-def _nothing(loop: asyncio.AbstractEventLoop) -> asyncio.Handle:
+def _cancelled_handle(loop: asyncio.AbstractEventLoop) -> asyncio.Handle:
     handle = asyncio.Handle(lambda: None, (), loop)
     handle.cancel()
     return handle

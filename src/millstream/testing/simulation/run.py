@@ -7,8 +7,8 @@ Parts are log, broker, cluster and groups; without one all of them run, one afte
 `--proof` bugs are planted in the code of the cluster and of the groups one by one, and each must be
 caught.
 
-A seed that fails is told with the command that replays it. A run that is long enough to have met
-every operation must have met every one: a simulation that never lost power proves nothing.
+A failing seed is reported with the command that replays it. A run that is long enough must have met
+every operation: a simulation that never lost power proves nothing.
 """
 
 import argparse
@@ -23,15 +23,15 @@ from typing import Final, NamedTuple
 
 from millstream.testing.reporting import replay_lines
 from millstream.testing.simulation.broker.simulation import INTERESTING, simulate_broker
-from millstream.testing.simulation.cluster.coverage import never_made as cluster_never_made
+from millstream.testing.simulation.cluster.coverage import missing_events as cluster_missing_events
 from millstream.testing.simulation.cluster.simulation import simulate_cluster
-from millstream.testing.simulation.groups.simulation import never_made as groups_never_made
+from millstream.testing.simulation.groups.simulation import missing_events as groups_missing_events
 from millstream.testing.simulation.groups.simulation import simulate_groups
 from millstream.testing.simulation.log.simulation import ALWAYS, SOMETIMES, simulate_log
 
 STEPS_DEFAULT: Final = 200
 STEPS_TO_MEET_ALL: Final = 10_000
-"""With so many steps in all, an operation that was never made is switched off by mistake."""
+"""With so many steps in all, an operation that never happened is switched off by mistake."""
 SEEDS_PER_JOB: Final = 5
 
 LOG: Final = "log"
@@ -41,41 +41,49 @@ GROUPS: Final = "groups"
 PARTS: Final = (LOG, BROKER, CLUSTER, GROUPS)
 ALL: Final = "all"
 BROKER_SEEDS_TO_MEET_ALL: Final = 150
-"""With so many seeds of the usual length every fault and every rare event came up."""
+"""With so many seeds of the usual length every fault and every rare event happens."""
 
 Progress = Callable[[int], None]
 """Called with the number of seeds just done."""
 
 
 class SeedFailure(NamedTuple):
-    """A seed after which log and model differ, or in which a broker broke a promise."""
+    """A seed after which log and model differ, or in which a broker violated an invariant."""
 
     seed: int
-    told: str
+    text: str
 
 
 class SimulationRun(NamedTuple):
     """How some seeds went."""
 
     seeds: int
-    made: Counter[str]
+    counts: Counter[str]
     failure: SeedFailure | None
     part: str = LOG
     steps: int = STEPS_DEFAULT
 
     @property
-    def never_made(self) -> list[str]:
+    def missing_events(self) -> list[str]:
         """What should have happened in a run of this length and did not."""
         if self.part == CLUSTER:
-            return cluster_never_made(self.made, self.seeds) if self.steps >= STEPS_DEFAULT else []
+            return (
+                cluster_missing_events(self.counts, self.seeds)
+                if self.steps >= STEPS_DEFAULT
+                else []
+            )
         if self.part == GROUPS:
-            return groups_never_made(self.made, self.seeds) if self.steps >= STEPS_DEFAULT else []
+            return (
+                groups_missing_events(self.counts, self.seeds)
+                if self.steps >= STEPS_DEFAULT
+                else []
+            )
         if self.part == BROKER:
             is_long = self.seeds * self.steps >= BROKER_SEEDS_TO_MEET_ALL * STEPS_DEFAULT
-            return sorted(INTERESTING - set(self.made)) if is_long else []
-        if self.made.total() < STEPS_TO_MEET_ALL:
+            return sorted(INTERESTING - set(self.counts)) if is_long else []
+        if self.counts.total() < STEPS_TO_MEET_ALL:
             return []
-        return sorted({*ALWAYS, *SOMETIMES} - set(self.made))
+        return sorted({*ALWAYS, *SOMETIMES} - set(self.counts))
 
 
 def run_seeds(
@@ -87,9 +95,9 @@ def run_seeds(
         for start in range(first, first + seeds, SEEDS_PER_JOB)
     ]
     if len(jobs) == 1:  # also the replay of a seed: no other process between it and a debugger
-        made, failure = _run_job(jobs[0], steps, part)
+        counts, failure = _run_job(jobs[0], steps, part)
         progress(seeds)
-        return SimulationRun(seeds, made, failure, part, steps)
+        return SimulationRun(seeds, counts, failure, part, steps)
     return _run_parallel(jobs, steps, part, progress)
 
 
@@ -101,8 +109,8 @@ def _run_parallel(jobs: list[range], steps: int, part: str, progress: Progress) 
             pool.submit(_run_job, job, steps, part): job for job in jobs
         }
         for future in as_completed(futures):
-            made, failure = future.result()
-            total += made
+            counts, failure = future.result()
+            total += counts
             done += len(futures[future])
             progress(len(futures[future]))
             if failure is not None:
@@ -122,7 +130,7 @@ def _workers() -> Iterator[ProcessPoolExecutor]:
 
 
 def _run_job(seeds: range, steps: int, part: str) -> tuple[Counter[str], SeedFailure | None]:
-    made: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     simulate = {
         LOG: simulate_log,
         BROKER: simulate_broker,
@@ -131,15 +139,15 @@ def _run_job(seeds: range, steps: int, part: str) -> tuple[Counter[str], SeedFai
     }[part]
     for seed in seeds:
         try:
-            made += simulate(seed, steps=steps)
+            counts += simulate(seed, steps=steps)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - violated invariants too: told, and the end
+        except BaseException as error:  # noqa: BLE001 - violated invariants too
             command = f"make sim SEEDS=1 FROM={seed}"
             command += f" STEPS={steps}" if steps != STEPS_DEFAULT else ""
             command += f" PART={part}"
-            return made, SeedFailure(seed, replay_lines(error, seed=seed, command=command))
-    return made, None
+            return counts, SeedFailure(seed, replay_lines(error, seed=seed, command=command))
+    return counts, None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -179,24 +187,24 @@ def prove(part: str = ALL) -> int:
     for bug, run in plants:
         caught = first_catch(bug, run=run)
         missed += caught is None
-        how = f"seed {caught.seed}: {caught.told[:200]}" if caught is not None else "by no seed"
+        how = f"seed {caught.seed}: {caught.text[:200]}" if caught is not None else "by no seed"
         sys.stdout.write(f"{'caught' if caught else 'MISSED'}  {bug.name}\n        {how}\n")
         sys.stdout.flush()
     return 1 if missed else 0
 
 
 def report(run: SimulationRun) -> int:
-    """Tell how it went; the exit code."""
-    for name, count in sorted(run.made.items()):
+    """Print the outcome; returns the exit code."""
+    for name, count in sorted(run.counts.items()):
         sys.stdout.write(f"{count:>10,}  {name}\n")
     if run.failure is not None:
-        sys.stdout.write(f"{run.failure.told}\n")
+        sys.stdout.write(f"{run.failure.text}\n")
         return 1
-    if run.never_made:
-        sys.stdout.write(f"never happened: {', '.join(run.never_made)}\n")
+    if run.missing_events:
+        sys.stdout.write(f"never happened: {', '.join(run.missing_events)}\n")
         return 1
     sys.stdout.write(
-        f"{run.part}: {run.seeds} seeds, {run.made.total():,} operations, all as they should be\n"
+        f"{run.part}: {run.seeds} seeds, {run.counts.total():,} operations, all as they should be\n"
     )
     return 0
 

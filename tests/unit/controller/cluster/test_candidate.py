@@ -161,7 +161,7 @@ def test_an_election_whose_answer_was_lost(*, is_carried_out: bool) -> None:
         one.member.start()
         await happens(one.reigns_now, "it is elected")
         assert one.epochs == [1]
-        assert one.member.losses.met.total() == 1
+        assert one.member.losses.counts.total() == 1
         await one.member.stop()
 
     played(4, whole)

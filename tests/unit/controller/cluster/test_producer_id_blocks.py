@@ -63,7 +63,7 @@ def test_two_sessions_of_one_broker_never_take_each_others_block_for_their_own()
             taken.append(await twin.allocate_producer_id_block())
 
         one.losses.lose_next("set", is_carried_out=False)
-        one.losses.between = between
+        one.losses.before_retry = between
         taken.append(await blocks_of(one).allocate_producer_id_block())
         assert sorted(taken, key=lambda block: block.start) == [range(1000), range(1000, 2000)]
         await one.stop()

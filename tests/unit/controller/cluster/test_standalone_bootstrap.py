@@ -25,8 +25,8 @@ from millstream.model.ids import BrokerId, TopicPartition
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.manager.log_manager import LogManager
 from millstream.testing.log_kit import read_all
+from millstream.testing.sim.flaky_session import FlakyCoordination, ReplyLosses
 from millstream.testing.sim.keeper_session import WireCoordination
-from millstream.testing.sim.unsure_session import Losses, UnsureCoordination
 from millstream.testing.sim.world import SimNode
 from millstream.testing.simulation.broker.process import SimProcess
 
@@ -75,9 +75,9 @@ class Machine:
 
     async def member(self, **changed: str) -> Broker:
         wire = WireCoordination(self.process.network, self.node.clock, [(KEEPER, PORT)])
-        losses = Losses(SeededRandomness(self.world.world.seed), probability=self.loss)
+        losses = ReplyLosses(SeededRandomness(self.world.world.seed), probability=self.loss)
         broker = self._broker(
-            UnsureCoordination(wire, losses),
+            FlakyCoordination(wire, losses),
             {name.replace("_", "."): one for name, one in changed.items()},
         )
         await broker.start()

@@ -157,7 +157,7 @@ def test_a_lost_answer_to_every_kind_of_write(change: str, *, is_carried_out: bo
         assert cluster.leader is leader
         await agrees_with_nodes(cluster)
         if change != "elect":  # there is nothing to elect
-            assert leader.member.losses.met.total() == 1
+            assert leader.member.losses.counts.total() == 1
 
     cluster_played(20, story)
 
@@ -177,9 +177,9 @@ def test_a_broker_hears_only_of_what_is_written() -> None:
             assert "t" not in controller.image.topics
             assert {one.name: one.image.version for one in cluster.nodes} == before
 
-        leader.member.losses.between = look
+        leader.member.losses.before_retry = look
         await controller.create_topics([new_topic("t")])
-        leader.member.losses.between = None
+        leader.member.losses.before_retry = None
         await cluster.all_know()
 
     cluster_played(21, story)

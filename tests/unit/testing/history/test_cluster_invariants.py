@@ -7,14 +7,14 @@ import pytest
 
 from millstream.testing.history.cluster_invariants import (
     Excuses,
-    at_one_moment,
-    between_two,
+    check_transition,
+    check_view,
     count_truncations,
 )
 from millstream.testing.history.cluster_liveness import (
     differing_replicas,
     not_in_sync,
-    not_known,
+    unaware_leaders,
     without_leader,
 )
 from millstream.testing.history.cluster_views import (
@@ -65,11 +65,11 @@ GOOD = view(LEADER, FOLLOWER, BEHIND)
 
 
 def numbers(one: ClusterView, excuses: Excuses | None = None) -> set[str]:
-    return {found.number for found in at_one_moment(one, excuses or Excuses())}
+    return {found.number for found in check_view(one, excuses or Excuses())}
 
 
 def steps(one: ClusterView, two: ClusterView, excuses: Excuses | None = None) -> set[str]:
-    return {found.number for found in between_two(one, two, excuses or Excuses())}
+    return {found.number for found in check_transition(one, two, excuses or Excuses())}
 
 
 def test_a_good_cluster_has_nothing_to_complain_about() -> None:
@@ -155,8 +155,8 @@ def test_a_cut_below_the_high_watermark() -> None:
     assert "I-08" in steps(GOOD, cut)
     assert count_truncations(GOOD, cut) == 1
     assert steps(GOOD, view(LEADER, replace(cut.brokers[2], incarnation=2))) == set()
-    anew = view(LEADER, broker(replica(2, B0, hw=2)._replace(number=1)))
-    assert steps(GOOD, anew) == set(), "the replica was moved away and back"
+    recreated = view(LEADER, broker(replica(2, B0, hw=2)._replace(number=1)))
+    assert steps(GOOD, recreated) == set(), "the replica was moved away and back"
 
 
 def test_a_tail_that_was_replaced_counts_as_a_truncation() -> None:
@@ -187,9 +187,9 @@ def test_what_must_be_so_again_after_the_faults() -> None:
     assert len(without_leader(last, [3])) == 1
     assert [one.number for one in not_in_sync(committed(), [1, 2, 3])] == ["I-40"]
     assert not_in_sync(committed(), [1, 2]) == []
-    assert not_known(GOOD) == []
-    assert len(not_known(view(broker(replica(1, B0)), FOLLOWER))) == 1
-    assert len(not_known(view(LEADER, broker(replica(2, B0), epoch=0)))) == 1
+    assert unaware_leaders(GOOD) == []
+    assert len(unaware_leaders(view(broker(replica(1, B0)), FOLLOWER))) == 1
+    assert len(unaware_leaders(view(LEADER, broker(replica(2, B0), epoch=0)))) == 1
     assert [one.number for one in differing_replicas(GOOD)] == ["I-19"]
     same = view(LEADER, broker(replica(2, B0, B1, B2)))
     assert differing_replicas(same) == []

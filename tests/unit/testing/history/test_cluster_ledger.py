@@ -34,9 +34,9 @@ class Book:
     """A ledger with a topic, three brokers and a controller."""
 
     def __init__(self) -> None:
-        self.made: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.excuses = Excuses()
-        self.ledger = ClusterLedger(self.excuses, self.made)
+        self.ledger = ClusterLedger(self.excuses, self.counts)
         self._zxid = 0
         topic = {"topic_id": "id", "partitions": {"0": [1, 2, 3]}}
         assert not self.write(
@@ -61,8 +61,8 @@ class Book:
 def test_a_good_election_is_counted() -> None:
     book = Book()
     assert book.set(state(2, 1, [2])) == []
-    assert book.made["elections"] == 1
-    assert book.made["isr shrinks"] == 1
+    assert book.counts["elections"] == 1
+    assert book.counts["isr shrinks"] == 1
     committed = book.ledger.tree.committed()
     (one,) = committed.partitions.values()
     assert one.key == PartitionKey("t", "id", 0)
@@ -104,7 +104,7 @@ def test_a_leader_from_outside() -> None:
     """I-14"""
     book = Book()
     assert book.set(state(3, 1, [3])) == ["I-14"]
-    assert book.made["unclean elections"] == 1
+    assert book.counts["unclean elections"] == 1
 
 
 def test_a_leader_from_outside_where_that_is_allowed() -> None:
@@ -164,7 +164,7 @@ def test_a_write_with_an_old_controller_epoch() -> None:
         SetNode("/controller_epoch", b"2"),
     )
     assert book.write(*takeover, session=OTHER) == []
-    assert book.made["controller changes"] == 2
+    assert book.counts["controller changes"] == 2
     assert book.set(state(1, 0, [1]), session=OTHER) == ["I-16"]
     assert book.set(state(1, 0, [1], controller_epoch=2), session=OTHER) == []
     assert book.set(state(1, 0, [1, 2], controller_epoch=2), session=CONTROLLER) == ["I-16"]
@@ -181,12 +181,12 @@ def test_a_broker_without_its_memory_that_stays_in_sync() -> None:
     book.write(create(mine, registration(-1), is_ephemeral=True), session=OTHER)
     first = book.ledger.tree.nodes[mine].czxid
     assert book.write(create("/millstream/brokers/2", json.dumps({"epoch": first}).encode())) == []
-    assert book.ledger.tree.committed().is_settled(2)
+    assert book.ledger.tree.committed().is_registration_processed(2)
     book.write(CloseSession(), session=OTHER)
     book.excuses.wounded.add(2)
     book.write(create(mine, registration(-1), is_ephemeral=True), session=OTHER)
     second = book.ledger.tree.nodes[mine].czxid
-    assert not book.ledger.tree.committed().is_settled(2)
+    assert not book.ledger.tree.committed().is_registration_processed(2)
     known = SetNode("/millstream/brokers/2", json.dumps({"epoch": second}).encode())
     assert book.write(known) == ["I-14"]
     assert book.excuses.wounded == set()
@@ -236,7 +236,7 @@ def test_a_proof_of_a_broker_whose_disk_was_replaced() -> None:
 
 
 def test_what_a_keeper_has_that_came_back() -> None:
-    """Changes that nobody was told of are looked at, too."""
+    """Changes that were never reported are checked, too."""
     book, keeper = Book(), State()
     keeper.nodes.update(State().nodes)
     draft = Draft(keeper, time_ms=0, session_id=SessionId(0))

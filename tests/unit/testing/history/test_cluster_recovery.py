@@ -3,7 +3,7 @@
 import pytest
 
 from millstream.testing.history.cluster_views import BatchView
-from millstream.testing.simulation.cluster.recovery import LogFate, LogFound, recovered
+from millstream.testing.simulation.cluster.recovery import LogFate, LogFound, check_recovery
 
 BATCHES = [BatchView(number, number + 1, 1, 100 + number) for number in range(6)]
 
@@ -19,12 +19,12 @@ def found(end: int, *, start: int = 0) -> LogFound:
 @pytest.mark.parametrize("end", [4, 5, 6])
 @pytest.mark.parametrize("start", [0, 2])
 def test_a_prefix_with_all_that_was_durable_is_right(end: int, start: int) -> None:
-    assert not list(recovered(fate(), found(end, start=start)))
+    assert not list(check_recovery(fate(), found(end, start=start)))
 
 
 def test_a_log_of_which_nothing_was_durable_may_be_gone() -> None:
-    assert not list(recovered(fate(durable=0), None))
-    assert not list(recovered(fate(durable=2, start=2), None))
+    assert not list(check_recovery(fate(durable=0), None))
+    assert not list(check_recovery(fate(durable=2, start=2), None))
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,6 @@ def test_a_log_of_which_nothing_was_durable_may_be_gone() -> None:
     ids=["gone", "less", "more", "another", "a hole"],
 )
 def test_anything_else_is_told(now: LogFound | None) -> None:
-    told = [str(one) for one in recovered(fate(), now)]
-    assert told
-    assert all(one.startswith("I-11 t-0") for one in told)
+    text = [str(one) for one in check_recovery(fate(), now)]
+    assert text
+    assert all(one.startswith("I-11 t-0") for one in text)

@@ -12,18 +12,18 @@ from millstream.testing.history.group_events import (
     Committed,
     EventWriter,
     Failed,
+    GenerationChanged,
     Harmed,
     Left,
     LineFollower,
     Lost,
     MemberEvent,
-    Place,
+    ObservedOffsets,
+    PartitionName,
     Processed,
     Produced,
     Refused,
     Revoked,
-    Seen,
-    Told,
     member_event,
     produced_event,
 )
@@ -42,24 +42,24 @@ from millstream.testing.history.groups import (
     figures,
 )
 
-P: Place = ("t", 0)
-Q: Place = ("t", 1)
+P: PartitionName = ("t", 0)
+Q: PartitionName = ("t", 1)
 
 
 def history(
     *,
     records: int = 0,
-    seen: list[Seen] | None = None,
+    seen: list[ObservedOffsets] | None = None,
     harms: list[Harmed] | None = None,
     **members: list[MemberEvent],
 ) -> GroupHistory:
     """Of members by their names; `records` were produced to the first partition."""
-    made = GroupHistory(seen=seen or [], harms=harms or [])
+    made = GroupHistory(observed_offsets=seen or [], harms=harms or [])
     for number in range(records):
         made.produce(Produced(0, P, number, f"v{number}"))
     for name, events in members.items():
         for event in events:
-            made.story(name).add(event)
+            made.member_history(name).add(event)
     return made
 
 
@@ -67,8 +67,8 @@ def kinds(of: GroupHistory) -> list[str]:
     return [anomaly.kind for anomaly in check_group(of)]
 
 
-def processed(at_ns: int, *offsets: int, place: Place = P) -> list[MemberEvent]:
-    return [Processed(at_ns, place, offset, f"v{offset}") for offset in offsets]
+def processed(at_ns: int, *offsets: int, partition: PartitionName = P) -> list[MemberEvent]:
+    return [Processed(at_ns, partition, offset, f"v{offset}") for offset in offsets]
 
 
 def committed(began_ns: int, at_ns: int, offset: int) -> Committed:
@@ -76,7 +76,7 @@ def committed(began_ns: int, at_ns: int, offset: int) -> Committed:
 
 
 def hand_over(**changes: int) -> GroupHistory:
-    """A reads three records, commits and gives the partition to B, who reads the rest."""
+    """A reads three records, commits and gives the partition to B, which reads the rest."""
     at = {"released": 50, "taken": 60, "a_generation": 1, "b_generation": 2, "first": 3, **changes}
     return history(
         records=5,
@@ -85,7 +85,7 @@ def hand_over(**changes: int) -> GroupHistory:
             *processed(20, 0, 1, 2),
             committed(30, 40, 3),
             Revoked(at["released"], (P,)),
-            Told(55, 2),
+            GenerationChanged(55, 2),
         ],
         b=[
             Assigned(at["taken"], (P,), at["b_generation"]),
@@ -93,15 +93,19 @@ def hand_over(**changes: int) -> GroupHistory:
             committed(80, 90, 5),
             Left(100),
         ],
-        seen=[Seen(35, 34, {P: -1}), Seen(45, 44, {P: 3}), Seen(120, 110, {P: 5, Q: -1})],
+        seen=[
+            ObservedOffsets(35, 34, {P: -1}),
+            ObservedOffsets(45, 44, {P: 3}),
+            ObservedOffsets(120, 110, {P: 5, Q: -1}),
+        ],
     )
 
 
 def test_good_hand_over_is_good() -> None:
-    told = hand_over()
-    assert check_group(told) == []
-    assert figures(told)["records processed"] == 5
-    assert figures(told)["generations"] == 2
+    text = hand_over()
+    assert check_group(text) == []
+    assert figures(text)["records processed"] == 5
+    assert figures(text)["generations"] == 2
 
 
 PLANTED: dict[str, tuple[Callable[[], GroupHistory], str]] = {
@@ -117,12 +121,12 @@ PLANTED: dict[str, tuple[Callable[[], GroupHistory], str]] = {
         lambda: history(a=[committed(10, 20, 7)], b=[committed(30, 40, 5)]),
         WENT_BACK,
     ),
-    "offset that an onlooker no longer sees": (
-        lambda: history(a=[committed(10, 20, 7)], seen=[Seen(40, 30, {P: -1})]),
+    "offset that an observer no longer sees": (
+        lambda: history(a=[committed(10, 20, 7)], seen=[ObservedOffsets(40, 30, {P: -1})]),
         WENT_BACK,
     ),
-    "offset that goes back for an onlooker": (
-        lambda: history(seen=[Seen(20, 10, {P: 9}), Seen(40, 30, {P: 8})]),
+    "offset that goes back for an observer": (
+        lambda: history(seen=[ObservedOffsets(20, 10, {P: 9}), ObservedOffsets(40, 30, {P: 8})]),
         WENT_BACK,
     ),
     "record jumped over": (
@@ -156,27 +160,27 @@ def test_harmed_member_does_not_know_what_it_owns() -> None:
 
 
 def test_harm_does_not_excuse_two_owners_in_one_generation() -> None:
-    told = history(
+    text = history(
         a=[Assigned(10, (P,), 1)], b=[Assigned(50, (P,), 1)], harms=[Harmed(40, "a", "paused")]
     )
-    assert kinds(told) == [TWO_OWNERS]
+    assert kinds(text) == [TWO_OWNERS]
 
 
 def test_fenced_member_learns_it_late() -> None:
-    told = history(a=[Assigned(10, (P,), 1), Lost(90, (P,))], b=[Assigned(50, (P,), 2)])
-    assert kinds(told) == []
-    assert figures(told)["fenced without harm"] == 1
+    text = history(a=[Assigned(10, (P,), 1), Lost(90, (P,))], b=[Assigned(50, (P,), 2)])
+    assert kinds(text) == []
+    assert figures(text)["fenced without harm"] == 1
 
 
 def test_assignment_may_be_old_news() -> None:
     """B was stopped while its first assignment was on the way; the group is two generations on."""
 
-    def told(generation: int, *end: MemberEvent) -> GroupHistory:
+    def text(generation: int, *end: MemberEvent) -> GroupHistory:
         return history(a=[Assigned(10, (P,), 3)], b=[Assigned(50, (P,), generation), *end])
 
-    assert kinds(told(1, Lost(60, (P,)))) == []
-    assert kinds(told(4, Lost(60, (P,)))) == [TOO_EARLY]
-    assert kinds(told(1, Revoked(60, (P,)))) == [TOO_EARLY]
+    assert kinds(text(1, Lost(60, (P,)))) == []
+    assert kinds(text(4, Lost(60, (P,)))) == [TOO_EARLY]
+    assert kinds(text(1, Revoked(60, (P,)))) == [TOO_EARLY]
 
 
 def test_killed_member_owns_until_it_is_killed() -> None:
@@ -193,28 +197,30 @@ def test_lives_of_a_static_member_are_one_owner() -> None:
     def life(name: str, at_ns: int) -> list[MemberEvent]:
         return [Began(at_ns, name, "g", "i", "eager"), Assigned(at_ns + 1, (P,), 4)]
 
-    told = history(first=life("first", 10), second=life("second", 50))
-    told.harm(Harmed(40, "first", "killed"), is_death=True)
-    assert kinds(told) == []
-    told.story("third").add(Began(60, "third", "g", "other", "eager"))
-    told.story("third").add(Assigned(61, (P,), 4))
-    assert set(kinds(told)) == {TOO_EARLY, TWO_OWNERS}
+    text = history(first=life("first", 10), second=life("second", 50))
+    text.harm(Harmed(40, "first", "killed"), is_death=True)
+    assert kinds(text) == []
+    text.member_history("third").add(Began(60, "third", "g", "other", "eager"))
+    text.member_history("third").add(Assigned(61, (P,), 4))
+    assert set(kinds(text)) == {TOO_EARLY, TWO_OWNERS}
 
 
 def test_overlapping_commits_have_no_order() -> None:
-    told = history(a=[committed(10, 30, 7)], b=[committed(20, 40, 5)], seen=[Seen(35, 15, {P: 5})])
-    assert kinds(told) == []
+    text = history(
+        a=[committed(10, 30, 7)], b=[committed(20, 40, 5)], seen=[ObservedOffsets(35, 15, {P: 5})]
+    )
+    assert kinds(text) == []
 
 
 def test_refused_commit_may_count_or_not() -> None:
-    told = history(a=[Refused(20, {P: 9}, "illegal generation")], b=[committed(30, 40, 5)])
-    assert kinds(told) == []
+    text = history(a=[Refused(20, {P: 9}, "illegal generation")], b=[committed(30, 40, 5)])
+    assert kinds(text) == []
 
 
 def test_reading_again_is_no_skip() -> None:
-    told = history(records=3, a=[Assigned(1, (P,), 1), *processed(2, 0, 1, 0, 1, 2)])
-    assert kinds(told) == []
-    assert figures(told)["records processed again"] == 2
+    text = history(records=3, a=[Assigned(1, (P,), 1), *processed(2, 0, 1, 0, 1, 2)])
+    assert kinds(text) == []
+    assert figures(text)["records processed again"] == 2
 
 
 def test_lines_become_events(tmp_path: Path) -> None:
@@ -223,7 +229,7 @@ def test_lines_become_events(tmp_path: Path) -> None:
     assert list(follower.take()) == []
     writer = EventWriter(path)
     writer.write("began", member="a", group="g", instance=None, protocol="eager")
-    writer.places("assigned", [P, Q], gen=3)
+    writer.partitions("assigned", [P, Q], gen=3)
     first = [member_event(line) for line in follower.take()]
     assert [type(event) for event in first] == [Began, Assigned]
     assert first[1] == Assigned(first[1].at_ns, (P, Q), 3)
@@ -231,7 +237,7 @@ def test_lines_become_events(tmp_path: Path) -> None:
     said = {"t": 5, "from": 4, "offsets": [["t", 0, 7]], "parts": [["t", 1]], "gen": None}
     said |= {"topic": "t", "p": 0, "o": 6, "v": "x", "why": "y"}
     wanted: dict[str, MemberEvent] = {
-        "generation": Told(5, -1),
+        "generation": GenerationChanged(5, -1),
         "revoked": Revoked(5, (Q,)),
         "lost": Lost(5, (Q,)),
         "processed": Processed(5, P, 6, "x"),

@@ -10,7 +10,7 @@ from millstream.testing.history.checker import Outcome, check_history
 from millstream.testing.history.lines import HistoryReader, HistoryWriter
 
 TOPIC = "t"
-PLACE = (TOPIC, 0)
+PARTITION = (TOPIC, 0)
 
 
 def send(number: int, lane: str = "w-0") -> dict[str, Any]:
@@ -33,7 +33,7 @@ def anomalies(*lines: dict[str, Any]) -> list[str]:
     reader = HistoryReader()
     for line in lines:
         reader.take_line(line)
-    return [one.kind for one in (*reader.place_the_unplaced(), *check_history(reader.history))]
+    return [one.kind for one in (*reader.resolve_missing_offsets(), *check_history(reader.history))]
 
 
 WRITTEN = [send(0), ok(0, 0), send(1), ok(1, 1)]
@@ -57,7 +57,7 @@ def test_an_honest_history_passes() -> None:
         ([*WRITTEN, send(2), {"t": "fail", "lane": "w-0", "n": 2, "why": ""},
           final(*STORED, (2, "w-0:2"))], ["phantom"]),
     ],
-    ids=["lost", "swapped", "twice", "nobody's", "skipped", "back", "told nowhere", "refused"],
+    ids=["lost", "swapped", "twice", "nobody's", "skipped", "back", "without offset", "refused"],
 )  # fmt: skip
 def test_what_is_wrong_is_found(lines: list[dict[str, Any]], kinds: list[str]) -> None:
     assert set(kinds) <= set(anomalies(*lines))
@@ -70,14 +70,14 @@ def test_nobody_knows_may_be_there_or_not() -> None:
 
 
 def test_acknowledged_without_an_offset_counts_where_it_is_found() -> None:
-    """As a producer is told that sent a batch again long after it was stored."""
+    """As the answer to a batch that was sent again long after it was stored."""
     later = [send(2), ok(2, None)]
     assert anomalies(*WRITTEN, *later, final(*STORED, (2, "w-0:2"))) == []
 
 
 def test_a_file_is_read_as_far_as_it_is_written(tmp_path: Path) -> None:
     path, reader = tmp_path / "history.jsonl", HistoryReader()
-    reader.take(path)  # nobody has begun
+    reader.take(path)  # no client has begun
     writer = HistoryWriter(path)
     for line in WRITTEN[:2]:
         writer.write(line["t"], **{name: value for name, value in line.items() if name != "t"})
@@ -96,4 +96,4 @@ def test_a_file_is_read_as_far_as_it_is_written(tmp_path: Path) -> None:
     writer.close()
     reader.take(path)
     assert reader.errors == ["planted"]
-    assert reader.acknowledged_at_s[PLACE] == [0.0]
+    assert reader.acknowledged_at_s[PARTITION] == [0.0]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.testing.history.group_events import Place
+from millstream.testing.history.group_events import PartitionName
 from millstream.testing.protocol_members.assignments import (
     Subscription,
     assign_cooperatively,
@@ -25,10 +25,10 @@ groups = st.dictionaries(
 
 
 @given(owned)
-def test_bytes_there_and_back(places: tuple[Place, ...]) -> None:
-    wish = Subscription(TOPICS, tuple(sorted(places)))
-    found = decode_subscription(encode_subscription(wish))
-    assert (found.topics, sorted(found.owned)) == (wish.topics, sorted(wish.owned))
+def test_bytes_there_and_back(places: tuple[PartitionName, ...]) -> None:
+    spec = Subscription(TOPICS, tuple(sorted(places)))
+    found = decode_subscription(encode_subscription(spec))
+    assert (found.topics, sorted(found.owned)) == (spec.topics, sorted(spec.owned))
     assert sorted(decode_assignment(encode_assignment(places))) == sorted(places)
     assert decode_assignment(b"") == ()
 
@@ -46,7 +46,7 @@ def test_cooperative_gives_nothing_that_another_has(members: dict[str, Subscript
     found = assign_cooperatively(members, COUNTS)
     for member, places in found.items():
         for place in places:
-            others = [name for name, wish in members.items() if place in wish.owned]
+            others = [name for name, spec in members.items() if place in spec.owned]
             assert others in ([], [member])
 
 

@@ -105,11 +105,13 @@ def test_systematic_states_have_each_write_lost_torn_and_kept() -> None:
         one + two[:300] + bytes(300),
     ):
         assert expected in found, expected
-    told = {state.description.partition(": ")[2] for state in states}
+    descriptions = {state.description.partition(": ")[2] for state in states}
     for position in (0, 600, 1200):
-        assert f"write /d/log@{position}+600 lost" in told
-        assert f"only write /d/log@{position}+600 kept" in told
-    assert "content of /d/log lost" not in told  # nothing else is pending: it is "nothing kept"
+        assert f"write /d/log@{position}+600 lost" in descriptions
+        assert f"only write /d/log@{position}+600 kept" in descriptions
+    assert (
+        "content of /d/log lost" not in descriptions
+    )  # nothing else is pending: it is "nothing kept"
 
 
 def test_marks_tell_what_was_promised_and_synced_bytes_are_in_every_later_state() -> None:

@@ -1,4 +1,4 @@
-"""The simulated disk loses what a real one may lose, keeps what it must, and fails as told."""
+"""The simulated disk loses what a real one may lose, keeps what it must, and fails as planned."""
 
 import errno
 from collections.abc import Callable

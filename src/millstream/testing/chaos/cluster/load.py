@@ -156,9 +156,9 @@ class Load:
     def _check(self) -> None:
         if len(self.lines.history.finals) != self._task.partitions:
             raise ChaosFailed("not all partitions were read in the end")
-        found = self.lines.place_the_unplaced() + check_history(self.lines.history)
+        found = self.lines.resolve_missing_offsets() + check_history(self.lines.history)
         if found:
-            shown = [f"{one.kind}: {one.told}" for one in found[:ANOMALIES_SHOWN_MAX]]
+            shown = [f"{one.kind}: {one.text}" for one in found[:ANOMALIES_SHOWN_MAX]]
             raise ChaosFailed("\n".join([f"{len(found)} anomalies", *shown]))
 
     def gap_s(self) -> float:

@@ -12,9 +12,9 @@ from millstream.testing.history.group_events import (
     Failed,
     Harmed,
     LineFollower,
-    Place,
+    ObservedOffsets,
+    PartitionName,
     Produced,
-    Seen,
     member_event,
 )
 from millstream.testing.history.groups import GroupHistory, check_group
@@ -122,23 +122,23 @@ class Group:
     def take_members(self) -> None:
         """Read what is new in all logs, also of members that are gone."""
         for lines in (*(one.lines for one in self.members.values()), *self._gone):
-            story = self.history.story(lines.path.stem)
+            story = self.history.member_history(lines.path.stem)
             for line in lines.take():
                 event = member_event(line)
                 story.add(event)
                 if isinstance(event, Failed):
                     raise ChaosFailed(f"{lines.path.stem} gave up: {event.why}")
 
-    def take(self, produced: Iterable[Produced], seen: Iterable[Seen]) -> None:
+    def take(self, produced: Iterable[Produced], seen: Iterable[ObservedOffsets]) -> None:
         for one in produced:
-            if self.reads(one.place[0]):
+            if self.reads(one.partition[0]):
                 self.history.produce(one)
-        self.history.seen.extend(seen)
+        self.history.observed_offsets.extend(seen)
         self.take_members()
 
     # -- checks ----------------------------------------------------------------------------
 
-    def unstable_reason(self, places: Iterable[Place], *, is_shared: bool = True) -> str:
+    def unstable_reason(self, places: Iterable[PartitionName], *, is_shared: bool = True) -> str:
         """Why the group is not stable yet, "" when it is.
 
         Stable: every partition has one owner, which is alive and polls; `is_shared` requires that
@@ -161,6 +161,6 @@ class Group:
         """Raise ChaosFailed with the anomalies found."""
         found = check_group(self.history, is_complete=is_complete)
         if found:
-            lines = [f"{one.kind}: {one.told}" for one in found[:ANOMALIES_SHOWN_MAX]]
+            lines = [f"{one.kind}: {one.text}" for one in found[:ANOMALIES_SHOWN_MAX]]
             head = f"group {self.name}: {len(found)} anomalies (logs in {self._directory})"
             raise ChaosFailed("\n".join([head, *lines]))

@@ -12,7 +12,11 @@ from typing import Final
 from millstream.testing.chaos.cluster.processes import BrokerProcess
 from millstream.testing.chaos.cluster.view import send_from_node
 from millstream.testing.chaos.network.world import Node
-from millstream.testing.history.group_events import NOTHING_COMMITTED, Place, Seen
+from millstream.testing.history.group_events import (
+    NOTHING_COMMITTED,
+    ObservedOffsets,
+    PartitionName,
+)
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
@@ -22,7 +26,7 @@ FIND_VERSION: Final = 4
 FETCH_VERSION: Final = 8
 
 Brokers = Callable[[], Iterable[BrokerProcess]]
-Places = Callable[[], Iterable[Place]]
+Places = Callable[[], Iterable[PartitionName]]
 
 
 def coordinator_of(observer: Node, brokers: Iterable[BrokerProcess], group: str) -> int | None:
@@ -49,7 +53,7 @@ class OffsetMonitor:
         self._brokers = brokers
         self._places: dict[str, Places] = {}
         self._coordinators: dict[str, int] = {}
-        self._seen: dict[str, list[Seen]] = {}
+        self._seen: dict[str, list[ObservedOffsets]] = {}
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="offset monitor", daemon=True)
@@ -69,7 +73,7 @@ class OffsetMonitor:
             self._places.clear()
             self._seen.clear()
 
-    def take(self, group: str) -> list[Seen]:
+    def take(self, group: str) -> list[ObservedOffsets]:
         if self._failure is not None:
             raise self._failure
         with self._lock:
@@ -124,4 +128,4 @@ class OffsetMonitor:
                     offsets[place] = one.committed_offset
         with self._lock:
             if group in self._seen:
-                self._seen[group].append(Seen(at_ns, began_ns, offsets))
+                self._seen[group].append(ObservedOffsets(at_ns, began_ns, offsets))

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from millstream.testing.history.group_events import EventWriter, Place
+from millstream.testing.history.group_events import EventWriter, PartitionName
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -84,7 +84,7 @@ class Feeder:
             return 1
         return 0
 
-    def _send(self, place: Place, value: str) -> None:
+    def _send(self, place: PartitionName, value: str) -> None:
         from confluent_kafka import KafkaException
 
         topic, partition = place

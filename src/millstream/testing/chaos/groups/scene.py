@@ -23,7 +23,7 @@ from millstream.testing.chaos.network.world import Node
 from millstream.testing.history.group_events import (
     Failed,
     LineFollower,
-    Place,
+    PartitionName,
     Produced,
     produced_event,
 )
@@ -177,7 +177,7 @@ class GroupScene(ClusterScene):
         self._topics[name] = total
         self.producer.feed(name, total)
 
-    def partitions_of(self, group: Group) -> list[Place]:
+    def partitions_of(self, group: Group) -> list[PartitionName]:
         """All partitions that the group has to read."""
         topics = [(name, n) for name, n in list(self._topics.items()) if group.reads(name)]
         return [(name, partition) for name, n in topics for partition in range(n)]
@@ -274,7 +274,7 @@ class GroupScene(ClusterScene):
         return (time.monotonic_ns() - began_ns) / 1e9
 
     def _unstable_reason(
-        self, group: Group, wanted: set[tuple[Place, int]], *, is_shared: bool
+        self, group: Group, wanted: set[tuple[PartitionName, int]], *, is_shared: bool
     ) -> str:
         why = group.unstable_reason(self.partitions_of(group), is_shared=is_shared)
         unread = wanted.intersection(group.history.unprocessed()) if not why else ()

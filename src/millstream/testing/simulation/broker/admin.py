@@ -1,8 +1,8 @@
-"""A simulated administrator, and what must be true of topics whatever happens.
+"""A simulated administrator, and what must hold for topics whatever happens.
 
-What was acknowledged or once seen stays so: a topic that was there is there until somebody asks
-for its deletion; one that was gone never comes back, its id is not given again; partitions only
-become more; a setting has the value that was set last; a deleted front stays deleted.
+What was acknowledged or once seen stays so: a topic exists until its deletion is requested; one
+that was gone never comes back, and its id is not given again; partitions are never removed; a
+config has the value that was set last; deleted records stay deleted.
 """
 
 from typing import Final
@@ -10,8 +10,8 @@ from uuid import UUID
 
 from millstream.rpc.errors import RpcError
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.history.checker import Place
-from millstream.testing.simulation.broker.client import PASSING, Client
+from millstream.testing.history.checker import PartitionName
+from millstream.testing.simulation.broker.client import RETRIABLE, Client
 from millstream.testing.simulation.broker.consumers import EARLIEST, LATEST, list_offset
 from millstream.testing.simulation.broker.scene import FLUSH_EVERY, Scene, Topic
 from millstream.testing.simulation.broker.watch import require
@@ -56,7 +56,7 @@ _NO_ID: Final = UUID(int=0)
 
 
 class TopicLedger:
-    """What must be true of topics, as far as anybody was told."""
+    """What must hold for topics, by the answers that the administrator got."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -65,7 +65,7 @@ class TopicLedger:
         self._partition_counts: dict[UUID, int] = {}
         self.settings: dict[UUID, set[str]] = {}
         """Values of `ALTERED_KEY` that are possible now."""
-        self.starts: dict[Place, tuple[int, int]] = {}
+        self.starts: dict[PartitionName, tuple[int, int]] = {}
         """Lowest and highest possible start of each log whose front was deleted."""
 
     def seen(self, topic: MetadataResponseTopic) -> None:
@@ -86,15 +86,15 @@ class TopicLedger:
         self._partition_counts[topic_id] = partition_count
 
     def missing(self, topic_id: UUID) -> None:
-        """It was not in a list of all topics, or its deletion was acknowledged."""
+        """It was not in a listing of all topics, or its deletion was acknowledged."""
         name = self._present.pop(topic_id)
-        is_asked = topic_id in self._scene.doomed
-        require(is_asked, "a topic is gone that nobody deleted", topic=name, id=topic_id)
+        is_requested = topic_id in self._scene.deletion_requested
+        require(is_requested, "a topic is gone that was not deleted", topic=name, id=topic_id)
         self._gone.add(topic_id)
         self._scene.topics.pop(topic_id, None)
 
-    def look_through(self, response: MetadataResponse) -> None:
-        """A list of all topics."""
+    def take_listing(self, response: MetadataResponse) -> None:
+        """Check a listing of all topics."""
         listed = {topic.topic_id for topic in response.topics}
         for topic in response.topics:
             self.seen(topic)
@@ -103,51 +103,57 @@ class TopicLedger:
 
 
 class Admin(Client):
-    """One thing after the other, each seen through before the next."""
+    """One action after the other, each completed before the next."""
 
     def __init__(self, scene: Scene, name: str, randomness: SeededRandomness) -> None:
         super().__init__(scene, name, randomness)
         self.ledger = TopicLedger(scene)
-        self.wants: frozenset[str] = frozenset()
-        """What of all it may do is switched on in this run."""
+        self.enabled_actions: frozenset[str] = frozenset()
+        """The actions that are switched on in this run."""
         self._made_count = 0
 
     async def work(self) -> None:
-        doings = {
+        actions = {
             "create topic": self._create_temporary,
             "delete topic": self._delete_temporary,
             "create partitions": self._grow,
             "alter config": self._alter,
             "delete records": self._delete_records,
-            "list topics": self.look,
+            "list topics": self.list_topics,
         }
-        enabled = [name for name in doings if name in self.wants] or ["list topics"]
+        enabled = [name for name in actions if name in self.enabled_actions] or ["list topics"]
         while not self.scene.is_ending:
             name = self.randomness.choice(enabled)
-            self.scene.made[name] += 1
-            await doings[name]()
+            self.scene.counts[name] += 1
+            await actions[name]()
             await self.pause(0.0, 1.0)
 
     async def finish(self) -> None:
-        """Look at everything once more."""
-        await self.look()
+        """Check everything once more."""
+        await self.list_topics()
         for topic in list(self.scene.topics.values()):
             await self._check_setting(topic)
-        for place, (low, high) in self.ledger.starts.items():
-            at = self._topic_at(place)
+        for partition_name, (low, high) in self.ledger.starts.items():
+            at = self._topic_at(partition_name)
             if at is not None:
-                start = await list_offset(self, at, place[1], EARLIEST)
-                require(low <= start <= high, "a log's start", place=place, start=start, low=low)
+                start = await list_offset(self, at, partition_name[1], EARLIEST)
+                require(
+                    low <= start <= high,
+                    "a log's start",
+                    partition_name=partition_name,
+                    start=start,
+                    low=low,
+                )
         await self._connections.close()
 
-    def _topic_at(self, place: Place) -> Topic | None:
+    def _topic_at(self, partition_name: PartitionName) -> Topic | None:
         topics = self.scene.topics.values()
-        return next((one for one in topics if one.place(0)[0] == place[0]), None)
+        return next((one for one in topics if one.partition_name(0)[0] == partition_name[0]), None)
 
     # -- topics ----------------------------------------------------------------------------
 
     async def create(self, name: str, partition_count: int, *, is_durable: bool) -> Topic:
-        """Ask until the topic is there."""
+        """Send requests until the topic exists."""
         segment_bytes = self.randomness.choice([4_000, 20_000, 500_000])
         configs = {"internal.segment.bytes": str(segment_bytes), "retention.ms": "-1"}
         configs["file.delete.delay.ms"] = self.randomness.choice(["0", "1000", "60000"])
@@ -161,32 +167,32 @@ class Admin(Client):
         )
         while True:
             try:
-                response = await self.ask_once(CreateTopicsRequest(topics=[wanted]))
+                response = await self.call(CreateTopicsRequest(topics=[wanted]))
                 code = response.topics[0].error_code
                 if code == ErrorCode.NONE:
                     self.ledger.created(name, response.topics[0].topic_id, partition_count)
                     break
                 if code == ErrorCode.TOPIC_ALREADY_EXISTS:
                     break
-                require(code in PASSING, "CreateTopics", code=code)
+                require(code in RETRIABLE, "CreateTopics", code=code)
             except RpcError:
                 pass
             await self.pause(0.05, 0.5)
-        listed = [one for one in (await self.look()).topics if one.name == name]
-        require(listed, "a topic that was created is not there", topic=name)
+        listed = [one for one in (await self.list_topics()).topics if one.name == name]
+        require(listed, "a topic that was created does not exist", topic=name)
         topic = listed[0]
         found = Topic(name, topic.topic_id, len(topic.partitions), is_durable, segment_bytes)
         self.scene.topics[topic.topic_id] = found
         self.ledger.settings.setdefault(topic.topic_id, {"86400000"})
         return found
 
-    async def look(self) -> MetadataResponse:
+    async def list_topics(self) -> MetadataResponse:
         while True:
-            response: MetadataResponse = await self.ask(MetadataRequest(topics=None))
+            response: MetadataResponse = await self.call_with_retries(MetadataRequest(topics=None))
             if not any(one.error_code for one in response.topics):
                 break
             await self.pause(0.05, 0.5)
-        self.ledger.look_through(response)
+        self.ledger.take_listing(response)
         return response
 
     async def _create_temporary(self) -> None:
@@ -201,16 +207,18 @@ class Admin(Client):
         if not topics:
             return
         topic = self.randomness.choice(topics)
-        self.scene.doomed.add(topic.topic_id)
+        self.scene.deletion_requested.add(topic.topic_id)
         if self.randomness.chance(0.5):
             state = DeleteTopicState(topic_id=topic.topic_id)
         else:
             state = DeleteTopicState(name=topic.name)
         while True:
             try:
-                response = await self.ask_once(DeleteTopicsRequest(topics=[state], timeout_ms=5000))
+                response = await self.call(DeleteTopicsRequest(topics=[state], timeout_ms=5000))
             except RpcError:
-                if topic.topic_id not in {one.topic_id for one in (await self.look()).topics}:
+                if topic.topic_id not in {
+                    one.topic_id for one in (await self.list_topics()).topics
+                }:
                     return
                 continue
             code = response.responses[0].error_code
@@ -220,7 +228,7 @@ class Admin(Client):
                 ErrorCode.UNKNOWN_TOPIC_ID,
             ):
                 break
-            require(code in PASSING, "DeleteTopics", code=code)
+            require(code in RETRIABLE, "DeleteTopics", code=code)
             await self.pause(0.05, 0.5)
         if topic.topic_id in self.scene.topics:
             self.ledger.missing(topic.topic_id)
@@ -233,9 +241,7 @@ class Admin(Client):
         count = topic.partition_count + 1
         wanted = CreatePartitionsTopic(name=topic.name, count=count, assignments=None)
         try:
-            response = await self.ask_once(
-                CreatePartitionsRequest(topics=[wanted], timeout_ms=5000)
-            )
+            response = await self.call(CreatePartitionsRequest(topics=[wanted], timeout_ms=5000))
         except RpcError:
             return
         code = response.results[0].error_code
@@ -244,7 +250,7 @@ class Admin(Client):
             self.scene.topics[topic.topic_id] = topic._replace(partition_count=count)
         else:
             # It may have been done by an earlier request whose answer was lost.
-            is_known = code in PASSING or code == ErrorCode.INVALID_PARTITIONS
+            is_known = code in RETRIABLE or code == ErrorCode.INVALID_PARTITIONS
             require(is_known, "CreatePartitions", code=code)
             if code == ErrorCode.INVALID_PARTITIONS:
                 self.scene.topics[topic.topic_id] = topic._replace(partition_count=count)
@@ -263,7 +269,7 @@ class Admin(Client):
         possible = self.ledger.settings[topic.topic_id]
         possible.add(value)
         try:
-            response = await self.ask_once(IncrementalAlterConfigsRequest(resources=[resource]))
+            response = await self.call(IncrementalAlterConfigsRequest(resources=[resource]))
         except RpcError:
             return
         code = response.responses[0].error_code
@@ -271,7 +277,7 @@ class Admin(Client):
             self.ledger.settings[topic.topic_id] = {value}
             await self._check_setting(topic)
         else:
-            require(code in PASSING, "IncrementalAlterConfigs", code=code)
+            require(code in RETRIABLE, "IncrementalAlterConfigs", code=code)
 
     async def _check_setting(self, topic: Topic) -> None:
         resource = DescribeConfigsResource(
@@ -279,7 +285,7 @@ class Admin(Client):
             resource_name=topic.name,
             configuration_keys=[ALTERED_KEY],
         )
-        response = await self.ask(DescribeConfigsRequest(resources=[resource]))
+        response = await self.call_with_retries(DescribeConfigsRequest(resources=[resource]))
         value = response.results[0].configs[0].value
         possible = self.ledger.settings[topic.topic_id]
         require(value in possible, "a setting", topic=topic.name, have=value, possible=possible)
@@ -289,24 +295,24 @@ class Admin(Client):
             return
         topic = self.randomness.choice(list(self.scene.topics.values()))
         partition = self.randomness.integer(0, topic.partition_count)
-        place = topic.place(partition)
+        partition_name = topic.partition_name(partition)
         end = await list_offset(self, topic, partition, LATEST)
         # What was stored and not acknowledged is sent again, and has to be known then. A broker
         # whose log no longer has it may know no more than that the sequence is not the next.
-        end = min(end, self.scene.history.settled_end(place))
+        end = min(end, self.scene.history.acked_end(partition_name))
         offset = self.randomness.integer(0, end + 1)
-        low, high = self.ledger.starts.get(place, (0, 0))
-        self.ledger.starts[place] = (low, max(high, offset))
+        low, high = self.ledger.starts.get(partition_name, (0, 0))
+        self.ledger.starts[partition_name] = (low, max(high, offset))
         part = DeleteRecordsPartition(partition_index=partition, offset=offset)
         of_topic = DeleteRecordsTopic(name=topic.name, partitions=[part])
         try:
-            response = await self.ask_once(DeleteRecordsRequest(topics=[of_topic], timeout_ms=5000))
+            response = await self.call(DeleteRecordsRequest(topics=[of_topic], timeout_ms=5000))
         except RpcError:
             return
         answer = response.topics[0].partitions[0]
         code = answer.error_code
         if code == ErrorCode.NONE:
             require(answer.low_watermark >= offset, "DeleteRecords", answer=answer)
-            self.ledger.starts[place] = (max(low, answer.low_watermark), max(high, offset))
+            self.ledger.starts[partition_name] = (max(low, answer.low_watermark), max(high, offset))
         elif code != ErrorCode.OFFSET_OUT_OF_RANGE:
-            require(code in PASSING, "DeleteRecords", code=code)
+            require(code in RETRIABLE, "DeleteRecords", code=code)

@@ -1,4 +1,4 @@
-"""What every simulated client is: a process on a host of its own that talks to the broker."""
+"""The base of every simulated client: a process on a host of its own that talks to the broker."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ from millstream.wire.api_keys import APIS
 from millstream.wire.errors import ErrorCode
 from millstream.wire.schema import Message
 
-PASSING = frozenset(
+RETRIABLE = frozenset(
     {
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -25,14 +25,14 @@ PASSING = frozenset(
         ErrorCode.LEADER_NOT_AVAILABLE,
     }
 )
-"""A client tries again after these."""
+"""A client retries after these."""
 
 
 class Client:
-    """One life of one client. Subclasses say in `work` what it does."""
+    """One life of one client. Subclasses implement `work`."""
 
-    passing: frozenset[ErrorCode] = PASSING
-    """After these it tries again."""
+    retriable: frozenset[ErrorCode] = RETRIABLE
+    """It retries after these."""
 
     def __init__(self, scene: Scene, name: str, randomness: SeededRandomness) -> None:
         self.scene = scene
@@ -77,15 +77,15 @@ class Client:
     async def connection(self) -> Connection:
         return await self._connections.get(self._address)
 
-    async def ask(self, request: Message, version: int | None = None) -> Any:
-        """Send until it is answered; only for what may be done twice."""
+    async def call_with_retries(self, request: Message, version: int | None = None) -> Any:
+        """Send until it is answered; only for requests that may be carried out twice."""
         while True:
             try:
-                return await self.ask_once(request, version)
+                return await self.call(request, version)
             except RpcError:
                 await self.pause(0.05, 0.5)
 
-    async def ask_once(self, request: Message, version: int | None = None) -> Any:
+    async def call(self, request: Message, version: int | None = None) -> Any:
         connection = await self.connection()
         versions = None if version is None else range(version, version + 1)
         return await connection.send(request, versions=versions)

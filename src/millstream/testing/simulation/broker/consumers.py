@@ -1,8 +1,8 @@
 """Simulated consumers: by fetch, with and without sessions, with long polls and small limits.
 
-A consumer that names leader epochs does what KIP-320 asks: a fenced one looks at the metadata,
-asks where its last epoch ended, and goes back to there. One that also sends the epoch of its last
-record is told of a divergence by the fetch itself. The others may miss that a tail was lost, as
+A consumer that sends leader epochs does what KIP-320 requires: a fenced one refreshes its metadata,
+requests the end of its last epoch, and goes back to it. One that also sends the epoch of its last
+record learns of a divergence from the fetch itself. The others may miss that a tail was lost, as
 the protocol lets them.
 """
 
@@ -16,7 +16,7 @@ from millstream.broker.requests.registry import SERVED
 from millstream.model.limits import KIB
 from millstream.rpc.errors import RpcError
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.history.checker import Place
+from millstream.testing.history.checker import PartitionName
 from millstream.testing.record_batches import read_records
 from millstream.testing.simulation.broker.client import Client
 from millstream.testing.simulation.broker.scene import Scene, Topic
@@ -78,15 +78,17 @@ def last_epoch_in(data: Bytes) -> int:
 
 
 async def list_offset(client: Client, topic: Topic, partition: int, timestamp: int) -> int:
-    """The first or last offset; asked until there is an answer."""
+    """The first or last offset; retried until there is an answer."""
     while True:
         wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         of_topic = ListOffsetsTopic(name=topic.name, partitions=[wanted])
-        response = await client.ask(ListOffsetsRequest(replica_id=-1, topics=[of_topic]))
+        response = await client.call_with_retries(
+            ListOffsetsRequest(replica_id=-1, topics=[of_topic])
+        )
         answer = response.topics[0].partitions[0]
         if answer.error_code == ErrorCode.NONE:
             return int(answer.offset)
-        require(answer.error_code in client.passing, "ListOffsets", code=answer.error_code)
+        require(answer.error_code in client.retriable, "ListOffsets", code=answer.error_code)
         await client.pause(0.05, 0.5)
 
 
@@ -96,7 +98,7 @@ class Cursor:
     def __init__(self, consumer: "Consumer", topic: Topic, partition: int) -> None:
         self._consumer = consumer
         self.topic, self.partition = topic, partition
-        self.place: Place = topic.place(partition)
+        self.partition_name: PartitionName = topic.partition_name(partition)
         self.position = 0
         self.leader_epoch = -1
         """As the metadata says."""
@@ -104,14 +106,14 @@ class Cursor:
         """Of the last record that was read."""
         self.high_watermark = -1
         self.is_stale = True
-        """Metadata and position have to be looked at before the next fetch."""
+        """Metadata and position have to be refreshed before the next fetch."""
         self.seek(0)
 
     def seek(self, position: int) -> None:
         self.position = position
         consumer = self._consumer
         self._run = consumer.scene.history.seek(
-            consumer.name, self.place, is_fenced=consumer.is_fenced
+            consumer.name, self.partition_name, is_fenced=consumer.is_fenced
         )
 
     def take(self, data: Bytes) -> None:
@@ -120,11 +122,11 @@ class Cursor:
         if records:
             self.position = records[-1][0] + 1
             self.last_epoch = last_epoch_in(data)
-            self._consumer.scene.made["records polled"] += len(records)
+            self._consumer.scene.counts["records polled"] += len(records)
 
 
 class Consumer(Client):
-    """Reads some partitions from their beginning, for ever."""
+    """Reads some partitions from their beginning, forever."""
 
     def __init__(self, scene: Scene, name: str, randomness: SeededRandomness) -> None:
         super().__init__(scene, name, randomness)
@@ -136,13 +138,13 @@ class Consumer(Client):
         self.cursors: list[Cursor] = []
         self._session_id = self._session_epoch = 0
         self._starts_over = False
-        self._told: dict[Cursor, tuple[int, int, int]] = {}
+        self._last_sent: dict[Cursor, tuple[int, int, int]] = {}
 
     def assign(self, targets: Iterable[tuple[Topic, int]]) -> None:
         self.cursors = [Cursor(self, topic, partition) for topic, partition in targets]
 
-    def look_for_the_end(self) -> None:
-        """Nothing more will be written: learn anew where each partition ends."""
+    def recheck_ends(self) -> None:
+        """Nothing more will be written: fetch again where each partition ends."""
         self._starts_over = True
 
     @property
@@ -155,7 +157,7 @@ class Consumer(Client):
             try:
                 for cursor in self.cursors:
                     if cursor.is_stale:
-                        await self._look_again(cursor)
+                        await self._refresh_metadata(cursor)
                 await self._poll()
             except RpcError as error:
                 require(
@@ -166,13 +168,13 @@ class Consumer(Client):
 
     # -- positions -------------------------------------------------------------------------
 
-    async def _look_again(self, cursor: Cursor) -> None:
-        """Learn the leader's epoch, and whether the position is still in its log."""
+    async def _refresh_metadata(self, cursor: Cursor) -> None:
+        """Fetch the leader's epoch, and validate the position against its log."""
         wanted = [MetadataRequestTopic(name=cursor.topic.name)]
-        response = await self.ask_once(MetadataRequest(topics=wanted))
+        response = await self.call(MetadataRequest(topics=wanted))
         topic = response.topics[0]
         if topic.error_code:
-            require(topic.error_code in self.passing, "Metadata", code=topic.error_code)
+            require(topic.error_code in self.retriable, "Metadata", code=topic.error_code)
             await self.pause(0.05, 0.3)
             return
         cursor.leader_epoch = topic.partitions[cursor.partition].leader_epoch
@@ -182,35 +184,35 @@ class Consumer(Client):
             cursor.is_stale = False
 
     async def _validate(self, cursor: Cursor) -> bool:
-        """Go back to where our history and the leader's part; False when it cannot be known."""
+        """Go back to where our history and the leader's diverge; False when that is unknown."""
         wanted = OffsetForLeaderPartition(
             partition=cursor.partition,
             current_leader_epoch=cursor.leader_epoch,
             leader_epoch=cursor.last_epoch,
         )
         of_topic = OffsetForLeaderTopic(topic=cursor.topic.name, partitions=[wanted])
-        response = await self.ask_once(OffsetForLeaderEpochRequest(topics=[of_topic]))
+        response = await self.call(OffsetForLeaderEpochRequest(topics=[of_topic]))
         answer = response.topics[0].partitions[0]
         if answer.error_code == ErrorCode.NONE:
             if answer.leader_epoch < cursor.last_epoch or answer.end_offset < cursor.position:
                 self._go_back(cursor, answer.leader_epoch, answer.end_offset)
             return True
-        is_passing = answer.error_code in self.passing or answer.error_code in _STALE
-        require(is_passing, "OffsetForLeaderEpoch", code=answer.error_code)
+        is_retriable = answer.error_code in self.retriable or answer.error_code in _STALE
+        require(is_retriable, "OffsetForLeaderEpoch", code=answer.error_code)
         await self.pause(0.05, 0.3)
         return False
 
     def _go_back(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
-        is_lost = self.scene.may_have_lost(cursor.place)
-        require(is_lost, "I-08 a log was truncated without loss", at=cursor.place)
-        self.scene.made["truncations noticed"] += 1
+        is_lost = self.scene.may_have_lost(cursor.partition_name)
+        require(is_lost, "I-08 a log was truncated without loss", at=cursor.partition_name)
+        self.scene.counts["truncations noticed"] += 1
         cursor.last_epoch = epoch
         cursor.seek(max(0, min(end_offset, cursor.position)))
 
     async def _reset(self, cursor: Cursor) -> None:
         """Out of range: the front was deleted, or a tail that was read is gone."""
         start = await list_offset(self, cursor.topic, cursor.partition, EARLIEST)
-        self.scene.made["positions out of range"] += 1
+        self.scene.counts["positions out of range"] += 1
         cursor.last_epoch = -1
         cursor.seek(start)
 
@@ -219,15 +221,15 @@ class Consumer(Client):
     async def _poll(self) -> None:
         if self._starts_over:
             self._starts_over = False
-            self._forget_session()  # a session tells only what is new
+            self._forget_session()  # a session returns only what is new
             for cursor in self.cursors:
                 cursor.high_watermark = -1
         if self._session_epoch and self.randomness.chance(0.05):
             await self._probe_session()
         request = self._request()
-        response: FetchResponse = await self.ask_once(request, self.version)
+        response: FetchResponse = await self.call(request, self.version)
         if response.error_code in _SESSION_ERRORS:
-            self.scene.made["sessions lost"] += 1
+            self.scene.counts["sessions lost"] += 1
             self._forget_session()
             return
         require(not response.error_code, "Fetch", code=response.error_code)
@@ -244,8 +246,8 @@ class Consumer(Client):
     def _request(self) -> FetchRequest:
         full = self._session_epoch == 0
         wanted = {one: (one.position, one.leader_epoch, one.last_epoch) for one in self.cursors}
-        named = [one for one in self.cursors if full or self._told.get(one) != wanted[one]]
-        self._told = wanted
+        named = [one for one in self.cursors if full or self._last_sent.get(one) != wanted[one]]
+        self._last_sent = wanted
         request = FetchRequest(
             max_wait_ms=self.randomness.choice([50, 500]) if self._is_patient else 0,
             min_bytes=self.randomness.choice([1, 1, 300]),
@@ -282,10 +284,10 @@ class Consumer(Client):
             is_same_id = topic.topic_id != UUID(int=0) and one.topic.topic_id == topic.topic_id
             if one.partition == data.partition_index and is_same_id:
                 return one
-        raise AssertionError(f"an answer for what was not asked: {topic}")
+        raise AssertionError(f"an answer for a partition that was not requested: {topic}")
 
     async def _take(self, cursor: Cursor, data: PartitionData) -> bool:
-        """What one partition's answer says; True when it is trouble."""
+        """Handle one partition of the response; True after an error."""
         code = data.error_code
         if code == ErrorCode.NONE:
             if data.diverging_epoch.end_offset >= 0:
@@ -296,12 +298,12 @@ class Consumer(Client):
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._reset(cursor)
         elif code in _STALE:
-            self.scene.made["consumers fenced"] += 1
+            self.scene.counts["consumers fenced"] += 1
             cursor.is_stale = True
         else:
-            # Right after a start some partitions may not be there yet.
+            # Right after a start some partitions may not be loaded yet.
             is_gone = code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            require(code in self.passing or is_gone, "Fetch of a partition", code=code)
+            require(code in self.retriable or is_gone, "Fetch of a partition", code=code)
         return True
 
     def _take_records(self, cursor: Cursor, data: PartitionData) -> None:
@@ -312,32 +314,32 @@ class Consumer(Client):
             "I-07 a record at or above the high watermark",
             offset=last,
             high_watermark=data.high_watermark,
-            place=cursor.place,
+            partition_name=cursor.partition_name,
         )
         cursor.high_watermark = data.high_watermark
         cursor.take(records)
 
     def _forget_session(self) -> None:
         if self.randomness.chance(0.5):
-            self._session_id = 0  # else the broker closes the old one for us
+            self._session_id = 0  # otherwise the broker closes the old one
         self._session_epoch = 0
-        self._told = {}
+        self._last_sent = {}
         for cursor in self.cursors:
             cursor.is_stale = cursor.is_stale or self.randomness.chance(0.3)
 
     async def _probe_session(self) -> None:
-        """A request that is out of turn must be refused: its answer could be another's."""
+        """A request with a wrong epoch must be refused: its answer could be another request's."""
         request = self._request()
         request.session_epoch = next_epoch(next_epoch(request.session_epoch))
         request.max_wait_ms = 0
-        response = await self.ask_once(request, self.version)
+        response = await self.call(request, self.version)
         require(
             response.error_code in _SESSION_ERRORS,
             "a fetch out of turn was served by its session",
             code=response.error_code,
         )
         self._forget_session()
-        self.scene.made["sessions probed"] += 1
+        self.scene.counts["sessions probed"] += 1
 
 
 class LastReader(Client):
@@ -360,11 +362,13 @@ class LastReader(Client):
             )
             of_topic = FetchTopic(topic_id=topic.topic_id, partitions=[part])
             request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[of_topic])
-            response = await self.ask(request)
+            response = await self.call_with_retries(request)
             data = response.responses[0].partitions[0]
-            require(not data.error_code, "the last read", code=data.error_code, place=topic)
+            require(
+                not data.error_code, "the last read", code=data.error_code, partition_name=topic
+            )
             found = [one for one in records_in(data.records) if one[0] >= position]
             require(found, "the last read does not go on", at=position, end=end, topic=topic)
             records += found
             position = found[-1][0] + 1
-        self.scene.history.read_in_the_end(topic.place(partition), start, records)
+        self.scene.history.record_final_read(topic.partition_name(partition), start, records)

@@ -1,4 +1,4 @@
-"""What goes wrong in a broker's simulation. Each seed switches a random subset of it on."""
+"""The faults of a broker's simulation. Each seed switches a random subset on."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,13 +11,13 @@ from millstream.testing.simulation.broker.scene import HOST, Scene, SimBroker
 
 SLOW_LINK_S: Final = (0.0, 0.8)
 SLOW_DISK_S: Final = (0.02, 0.8)
-CLOCK_AWAY_MS: Final = 1_500_000
+CLOCK_SKEW_MAX_MS: Final = 1_500_000
 
 Fault = Callable[[], Awaitable[None] | None]
 
 
 class Faults:
-    """Chooses a fault, lets it happen, and heals everything in the end."""
+    """Injects random faults, and heals everything in the end."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Faults:
         while scene.now_s() < until_s:
             await asyncio.sleep(randomness.between(0.0, 1.5))
             name = randomness.choice(self.enabled)
-            scene.made[name] += 1
+            scene.counts[name] += 1
             scene.world.trace.note("fault", name)
             done = self.all[name]()
             if done is not None:
@@ -64,7 +64,7 @@ class Faults:
         await self.heal()
 
     def _heal_some(self) -> None:
-        """Links and disk become good again; a cut that nobody heals would end all traffic."""
+        """Links and disk become good again; a cut that is never healed would end all traffic."""
         self._scene.world.network.heal_all()
         self._refill()
 
@@ -148,5 +148,5 @@ class Faults:
     def _clock_jump(self) -> None:
         # Never so far from the producers' that their time stamps would be refused.
         clock = self._machine.node.clock
-        away_ms = clock.wall_ms() - SimClock(self._scene.world.loop).wall_ms()
-        clock.jump_wall(self._randomness.integer(-CLOCK_AWAY_MS, CLOCK_AWAY_MS) - away_ms)
+        skew_ms = clock.wall_ms() - SimClock(self._scene.world.loop).wall_ms()
+        clock.jump_wall(self._randomness.integer(-CLOCK_SKEW_MAX_MS, CLOCK_SKEW_MAX_MS) - skew_ms)

@@ -1,9 +1,9 @@
-"""Processes of a simulated world that can die at any moment, and what their connections carried.
+"""Processes of a simulated world that can die at any time, and what their connections carried.
 
 Several processes share one loop. Which of them a callback belongs to is a context variable: timers
-and tasks inherit it from whoever made them, and the network hands bytes to a protocol in the
-context of its owner. So a process that is killed takes its timers and tasks along, as a real one
-does, and one that stopped can be asked what it left behind (I-42).
+and tasks inherit it from the code that created them, and the network hands bytes to a protocol in
+the context of its owner. So a process that is killed takes its timers and tasks along, as a real
+one does, and what a stopped one left behind can be listed (I-42).
 """
 
 import asyncio
@@ -23,11 +23,11 @@ R = TypeVar("R")
 _CURRENT: ContextVar["SimProcess | None"] = ContextVar("simulated process", default=None)
 
 _WORLD: tuple[type, ...] = (Pipe, SimTransport, SimNetwork)
-"""Their callbacks belong to the network, whoever's bytes made them: packets outlive a process."""
+"""Their callbacks belong to the network, not to the sender: packets outlive a process."""
 
 
 class Tap:
-    """Sees the bytes of one connection; the base class looks away."""
+    """Observes the bytes of one connection; the base class ignores them."""
 
     def received(self, data: bytes) -> None:
         """Bytes arrived, and the process has not seen them yet."""
@@ -51,7 +51,7 @@ class SimProcess:
         *,
         write_buffer_bytes: int | None = None,
     ) -> None:
-        """With a small write buffer the peer's slowness is felt early."""
+        """With a small write buffer a slow peer causes back-pressure early."""
         self._loop = loop
         self.name = name
         self.write_buffer_bytes = write_buffer_bytes
@@ -75,14 +75,14 @@ class SimProcess:
     def kill(self) -> None:
         """Nothing of it runs again; its host must be killed in the network, too.
 
-        Tasks are cancelled and end with the dead seams they have; how is nobody's concern.
+        Tasks are cancelled and end with the dead seams they have; their outcome is ignored.
         """
         self.is_dead = True
         for handle in self._handles():
             if not _is_step(handle):
                 handle.cancel()
         for task in self._tasks():
-            task.add_done_callback(_look_away)
+            task.add_done_callback(_ignore_outcome)
             task.cancel()
 
     def leftovers(self) -> list[str]:
@@ -112,19 +112,19 @@ def _callback_of(handle: Any) -> Any:
 
 
 def _is_step(handle: asyncio.Handle) -> bool:
-    """Whether it lets a task go on; a task whose step is taken away could not even end."""
+    """Whether it resumes a task; a task whose step is removed could never end."""
     callback = _callback_of(handle)
     is_method = isinstance(getattr(callback, "__self__", None), asyncio.Task)
     return is_method or type(callback).__name__.startswith("Task")
 
 
-def _look_away(task: asyncio.Task[Any]) -> None:
+def _ignore_outcome(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()
 
 
 class _ProcessNetwork:
-    """The network seam of a process: every protocol hears of the world as its process."""
+    """The network seam of a process: every protocol is called in the context of its process."""
 
     def __init__(self, process: SimProcess, host: SimHost, tap: Callable[[], Tap]) -> None:
         self._process = process
@@ -154,7 +154,7 @@ class _ProcessNetwork:
         tls: ssl.SSLContext | None = None,
     ) -> tuple[SimTransport, P]:
         transport, protocol = await self._host.connect(
-            # The tap is for those that connect to this process: what it asks others is theirs.
+            # The tap is for connections to this process, not for those that it opens.
             lambda: _ProcessProtocol(self._process, make_protocol(), Tap()),
             host=host,
             port=port,
@@ -189,7 +189,7 @@ class _ProcessProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._process.is_dead:
-            return  # what was held up for it while it was paused comes to nobody
+            return  # what waited for it while it was paused is dropped
         self._tap.received(bytes(self._buffer[:nbytes]))
         self._process.run(self.inner.buffer_updated, nbytes)
 

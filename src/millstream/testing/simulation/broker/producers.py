@@ -1,9 +1,9 @@
-"""Simulated producers: idempotent ones that never give up, and plain ones that send once.
+"""Simulated producers: idempotent ones that never give up, and non-idempotent ones that send once.
 
-An idempotent lane does what real producers do: up to five batches under way; after a lost
-connection or an error that passes all that is unacknowledged is sent again, the same bytes with the
-same sequence numbers, in order. Where the broker lost its memory of the producer with its power,
-the lane goes on under a new id from sequence 0 on.
+An idempotent lane does what real producers do: up to five batches in flight; after a lost
+connection or a retriable error all unacknowledged batches are sent again, the same bytes with the
+same sequence numbers, in order. Where the broker lost its state of the producer in a power loss,
+the lane goes on under a new id from sequence 0.
 """
 
 import asyncio
@@ -46,14 +46,14 @@ _GONE: Final = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
-LOST_MEMORY: Final = frozenset(
+LOST_STATE: Final = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
 )
-"""What a broker says that does not know what a producer has stored."""
+"""The errors of a broker that does not know what a producer has stored."""
 
 
 class Batch:
-    """Values to be stored, and the bytes that say so."""
+    """Values to be stored, and their encoded batch."""
 
     def __init__(self, send: Send, codec: Codec) -> None:
         self.send = send
@@ -80,7 +80,7 @@ class ProducerClient(Client):
     _values_made = 0
 
     def new_batch(self, topic: Topic, partition: int, *, lane: str, number: int) -> Batch:
-        place = topic.place(partition)
+        partition_name = topic.partition_name(partition)
         size_max = topic.segment_bytes // (_VALUES_MAX + 1) - 100  # a batch fits in a segment
         values = []
         for _ in range(self.randomness.choice([1, 1, 2, _VALUES_MAX])):
@@ -89,7 +89,7 @@ class ProducerClient(Client):
             filling = self.randomness.bytes(size)
             source = f"{self.name}.{self.life} {self._values_made}"
             values.append(b"%s %s" % (source.encode(), filling))
-        send = self.scene.history.send(lane, number, place, values)
+        send = self.scene.history.send(lane, number, partition_name, values)
         return Batch(send, self.randomness.choice(_CODECS))
 
     def request(
@@ -133,19 +133,19 @@ class IdempotentProducer(ProducerClient):
                 InitProducerIdRequest, SERVED[ApiKey.INIT_PRODUCER_ID].versions
             )
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
-            answer = await self.ask(request, version)
+            answer = await self.call_with_retries(request, version)
             if answer.error_code == ErrorCode.NONE:
                 producer_id = int(answer.producer_id)
                 known = self.scene.producer_ids
                 require(producer_id not in known, "I-20 a producer id twice", id=producer_id)
                 known.add(producer_id)
                 return producer_id
-            require(answer.error_code in self.passing, "InitProducerId", code=answer.error_code)
+            require(answer.error_code in self.retriable, "InitProducerId", code=answer.error_code)
             await self.pause(0.05, 0.5)
 
 
 class _Lane:
-    """One idempotent producer's way to one partition."""
+    """One idempotent producer's batches to one partition."""
 
     def __init__(self, owner: IdempotentProducer, topic: Topic, partition: int) -> None:
         self._owner = owner
@@ -160,8 +160,8 @@ class _Lane:
         self._is_known = False
         """Something was acknowledged under this producer id."""
         self._is_overtaken = False
-        """The broker refused the first batch of a producer and took a later one as its first, as
-        Kafka does: it cannot know that there was an earlier one."""
+        """The broker refused the first batch of a producer and accepted a later one as its first,
+        as Kafka does: it cannot know that there was an earlier one."""
 
     async def run(self) -> None:
         owner = self._owner
@@ -172,12 +172,12 @@ class _Lane:
             await owner.pause(0.0, owner.randomness.choice([0.0, 1.0, 3.0]))
 
     def _fill(self) -> None:
-        """More batches to send, unless the run comes to its end."""
+        """Add batches to send, unless the run is ending."""
         owner = self._owner
         wanted = owner.randomness.integer(1, IN_FLIGHT + 1)
         while not owner.scene.is_ending and len(self._unacknowledged) < wanted:
             if self._unacknowledged and self._number - self._unacknowledged[0].send.number >= 4:
-                break  # the broker remembers five: no retry may be of one before them
+                break  # the broker knows the last five: no retry may be of an older one
             self._number += 1
             batch = owner.new_batch(
                 self._topic, self._partition, lane=self._name, number=self._number
@@ -194,7 +194,7 @@ class _Lane:
         self._sequence += len(batch.send.values)
 
     async def _round(self) -> None:
-        """Send all that is unacknowledged, pipelined and in order, and take in what comes back."""
+        """Send all unacknowledged batches, pipelined and in order, and handle the responses."""
         owner = self._owner
         try:
             connection = await owner.connection()
@@ -212,18 +212,18 @@ class _Lane:
             sent.append((batch, asyncio.get_running_loop().create_task(work, name=self._name)))
             if owner.randomness.chance(0.2):
                 await owner.pause(0.0, 0.05)
-        owner.scene.made["batches sent"] += len(sent)
+        owner.scene.counts["batches sent"] += len(sent)
         for batch, task in sent:
             self._take(batch, await task)
-        # Not before all have come back: some behind it may have been taken.
+        # Not before all are answered: some after it may have been accepted.
         if self._lost is not None and self._unacknowledged[0] is self._lost:
-            await self._restart_copy()
+            await self._start_over()
         self._lost = None
 
     def _take(self, batch: Batch, outcome: PartitionProduceResponse | RpcError) -> None:
         owner = self._owner
         if isinstance(outcome, RpcError):
-            owner.scene.made["sends without answer"] += 1
+            owner.scene.counts["sends without answer"] += 1
             return
         code = outcome.error_code
         is_first = self._unacknowledged[0] is batch
@@ -234,39 +234,39 @@ class _Lane:
             self._is_known = True
             self._unacknowledged.remove(batch)
             owner.scene.history.acknowledged(batch.send, outcome.base_offset)
-            owner.scene.made["acknowledged"] += 1
-        elif code in LOST_MEMORY:
-            # Behind one that failed it says no more than that; alone it says that the broker
+            owner.scene.counts["acknowledged"] += 1
+        elif code in LOST_STATE:
+            # After a failed batch this is expected; of the first batch it means that the broker
             # does not know what it acknowledged.
             if is_first:
                 self._lost = batch
         else:
-            is_passing = code in owner.passing or code in _GONE
-            require(is_passing, "an idempotent batch was refused", code=code, batch=batch.send)
+            is_retriable = code in owner.retriable or code in _GONE
+            require(is_retriable, "an idempotent batch was refused", code=code, batch=batch.send)
             batch.was_refused = True
-            owner.scene.made["refused for now"] += 1
+            owner.scene.counts["refused for now"] += 1
 
-    async def _restart_copy(self) -> None:
-        """What this producer had stored is gone, or was never taken in order."""
+    async def _start_over(self) -> None:
+        """What this producer had stored is gone, or was never accepted in order."""
         owner = self._owner
-        place = self._topic.place(self._partition)
-        is_known_trouble = owner.scene.may_have_lost(place) or self._is_overtaken
+        partition_name = self._topic.partition_name(self._partition)
+        is_known_trouble = owner.scene.may_have_lost(partition_name) or self._is_overtaken
         require(is_known_trouble, "I-20 a sequence was refused without loss", lane=self._name)
         self._is_known = self._is_overtaken = False
-        owner.scene.made["producers begun anew"] += 1
+        owner.scene.counts["producers restarted"] += 1
         self._producer_id = await owner.new_producer_id()
         self._sequence = 0
-        # A broker that forgot a producer takes any of its batches as the first, also one behind a
+        # A broker that forgot a producer accepts any of its batches as the first, also one after a
         # batch that it had no room for: order is promised for each producer id.
         self._name = f"{self._name}'"
-        anew = deque(Batch(one.send, one.codec) for one in self._unacknowledged)
-        for batch in anew:
+        rebuilt = deque(Batch(one.send, one.codec) for one in self._unacknowledged)
+        for batch in rebuilt:
             batch.send.lane = self._name
             self._build(batch)
-        self._unacknowledged = anew
+        self._unacknowledged = rebuilt
 
 
-class PlainProducer(ProducerClient):
+class NonIdempotentProducer(ProducerClient):
     """Sends a batch once, to any partition of any topic, with or without waiting for the answer."""
 
     async def work(self) -> None:
@@ -290,11 +290,11 @@ class PlainProducer(ProducerClient):
                 number += 1
                 self._send_one(connection, topic, f"{self.name}.{self.life}.{life}", number, sends)
                 if self.randomness.chance(0.3):
-                    sends.create_task(self._look_at(connection, topic), name=self.name)
+                    sends.create_task(self._request_metadata(connection, topic), name=self.name)
             await self.pause(0.0, self.randomness.choice([0.0, 0.5, 1.5]))
 
     def has_to_move(self) -> bool:
-        """Whether what comes next has to go elsewhere."""
+        """Whether the next batch has to go to another broker."""
         return False
 
     def choose_topic(self) -> Topic | None:
@@ -304,8 +304,8 @@ class PlainProducer(ProducerClient):
     def choose_partition(self, topic: Topic) -> int:
         return self.randomness.integer(0, topic.partition_count)
 
-    async def _look_at(self, connection: Connection, topic: Topic) -> None:
-        """Something that could be answered at once, behind batches that wait for a flush."""
+    async def _request_metadata(self, connection: Connection, topic: Topic) -> None:
+        """A request that could be answered at once, after batches that wait for a flush."""
         wanted = [MetadataRequestTopic(name=topic.name)]
         with suppress(RpcError):
             await connection.send(MetadataRequest(topics=wanted))
@@ -322,10 +322,10 @@ class PlainProducer(ProducerClient):
         batch = self.new_batch(topic, partition, lane=lane, number=number)
         batch.build(timestamp_ms=self.clock.wall_ms())
         acks = self.randomness.choice(self.acks)
-        # By id: a topic that was deleted and made anew must not get what was meant for the old.
+        # By id: a topic that was deleted and created again must not get batches for the old one.
         version = _FIRST_WITH_TOPIC_IDS
         request = self.request(topic, batch, partition=partition, acks=acks, version=version)
-        self.scene.made["batches sent once"] += 1
+        self.scene.counts["batches sent once"] += 1
         if acks == 0:
             connection.send_nowait_no_response(request, versions=range(version, version + 1))
             return
@@ -340,5 +340,10 @@ class PlainProducer(ProducerClient):
             self.scene.history.acknowledged(batch.send, outcome.base_offset)
         else:
             code = outcome.error_code
-            is_passing = code in self.passing or code in _GONE
-            require(is_passing, "a plain batch was refused", code=code, batch=batch.send)
+            is_retriable = code in self.retriable or code in _GONE
+            require(
+                is_retriable,
+                "a batch without a producer id was refused",
+                code=code,
+                batch=batch.send,
+            )

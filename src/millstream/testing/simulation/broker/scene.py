@@ -1,4 +1,4 @@
-"""The stage of a broker's simulation: the broker that dies and comes back, and what all know."""
+"""What a broker's simulation shares, and its broker, which dies and comes back."""
 
 import asyncio
 from collections import Counter
@@ -10,7 +10,7 @@ from millstream.broker.broker import Broker, BrokerDependencies
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicPartition
-from millstream.testing.history.checker import NEVER, History, Place
+from millstream.testing.history.checker import NEVER, History, PartitionName
 from millstream.testing.sim.crash_fates import keep_all, keep_none, random_fates
 from millstream.testing.sim.durability import FateChooser
 from millstream.testing.sim.world import SimNode, SimWorld
@@ -27,7 +27,7 @@ from millstream.testing.simulation.broker.watch import (
 HOST: Final = "broker"
 PORT: Final = 9092
 SESSION_SLOTS: Final = 2
-"""Fewer than there are consumers with sessions, so that some are given up."""
+"""Fewer than there are consumers with sessions, so that some are evicted."""
 CONNECTIONS_MAX: Final = 64
 IDLE_S: Final = 20.0
 WRITE_BUFFERS_BYTES: Final = (1, 20_000, 256_000)
@@ -45,27 +45,27 @@ class Topic(NamedTuple):
     """`flush.messages` is 1: what was acknowledged or read survives a power loss."""
     segment_bytes: int
 
-    def place(self, partition: int) -> Place:
-        return place_of(self.name, self.topic_id, partition)
+    def partition_name(self, partition: int) -> PartitionName:
+        return partition_name_of(self.name, self.topic_id, partition)
 
 
-def place_of(name: str, topic_id: UUID | str, partition: int) -> Place:
-    """The name of a partition in the history: a topic made anew is another."""
+def partition_name_of(name: str, topic_id: UUID | str, partition: int) -> PartitionName:
+    """The name of a partition in the history: a topic that was created again has another."""
     return (f"{name}/{topic_id}", partition)
 
 
 class Scene:
-    """What everybody in one run shares."""
+    """The state that all parts of one run share."""
 
     def __init__(self, seed: int) -> None:
         self.world = SimWorld(seed, time_limit_s=3600.0)
         self.randomness = self.world.randomness.fork("scene")
         self.history = History()
-        self.made: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.topics: dict[UUID, Topic] = {}
         """Those that can be written to."""
-        self.doomed: set[UUID] = set()
-        """Topics whose deletion was asked for; may be gone or not. Never iterated."""
+        self.deletion_requested: set[UUID] = set()
+        """Topics whose deletion was requested; may be gone or not. Never iterated."""
         self.is_ending = False
         """The faults are over: finish what was begun."""
         self.is_quiet = False
@@ -76,9 +76,9 @@ class Scene:
     def now_s(self) -> float:
         return self.world.loop.time()
 
-    def may_have_lost(self, place: Place) -> bool:
-        """Whether something happened that takes away what was acknowledged or read there."""
-        del place
+    def may_have_lost(self, partition_name: PartitionName) -> bool:
+        """Whether an event may have lost what was acknowledged or read there."""
+        del partition_name
         return self.powers_lost > 0
 
     def watch_task(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
@@ -93,11 +93,11 @@ class Scene:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.world.loop.fail(error)
 
-    async def until(self, condition: Any, told: str, *, limit_s: float) -> None:
+    async def until(self, condition: Any, message: str, *, limit_s: float) -> None:
         """Wait for it in virtual time; not in time is a failure."""
         deadline_s = self.now_s() + limit_s
         while not condition():
-            require(self.now_s() < deadline_s, told, limit_s=limit_s)
+            require(self.now_s() < deadline_s, message, limit_s=limit_s)
             await asyncio.sleep(0.05)
 
 
@@ -157,7 +157,7 @@ class SimBroker:
             return False
         self._process, self.broker = process, broker
         self._check_survivors(broker)
-        self._scene.made["starts"] += 1
+        self._scene.counts["starts"] += 1
         return True
 
     async def _start(self, process: SimProcess) -> tuple[Broker, str]:
@@ -181,7 +181,7 @@ class SimBroker:
         self.node = self.node.restart()
 
     def lose_power(self) -> None:
-        """The machine stops; what was not synced meets its fate."""
+        """The machine stops; what was not synced may be lost."""
         self._scene.powers_lost += 1
         self._note_end(is_power_loss=True)
         self.node.lose_power()
@@ -209,7 +209,7 @@ class SimBroker:
         before = stored_logs(broker, self.node.disk)
         self.broker = self._process = None
         await process.spawn(broker.stop(), "stop")
-        # Where a connection ended, its transport says so in the next round of the loop.
+        # Where a connection ended, its transport reports it in the next iteration of the loop.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         left = process.leftovers()
@@ -239,8 +239,8 @@ class SimBroker:
         for partition, was in before.items():
             now = after.get(partition)
             if now is None or now.topic_id != was.topic_id:
-                is_asked = UUID(was.topic_id) in self._scene.doomed
-                require(is_asked, "I-01 a partition is gone", partition=partition)
+                is_requested = UUID(was.topic_id) in self._scene.deletion_requested
+                require(is_requested, "I-01 a partition is gone", partition=partition)
                 continue
             check_survivor(partition, was, now, is_power_loss=is_power_loss)
             if is_power_loss:
@@ -250,10 +250,10 @@ class SimBroker:
         scene = self._scene
         topic = scene.topics.get(UUID(was.topic_id))
         floor = NEVER if topic is not None and topic.is_durable else was.flushed_end
-        place = place_of(partition.topic, was.topic_id, partition.partition)
+        partition_name = partition_name_of(partition.topic, was.topic_id, partition.partition)
         if now.log_end < was.log_end:
-            scene.made["tails lost"] += 1
-            scene.history.lost_power(place, end=now.log_end, floor=floor)
+            scene.counts["tails lost"] += 1
+            scene.history.lost_power(partition_name, end=now.log_end, floor=floor)
 
     def _is_full(self) -> bool:
         storage = self.node.disk.storage

@@ -1,10 +1,10 @@
-"""One broker, several clients and everything that can go wrong, from one seed.
+"""One broker, several clients and many kinds of faults, from one seed.
 
 Producers, consumers and an administrator work while links are cut, delayed and reset, machines
 vanish, the disk is slow or full, and the broker is restarted, killed or loses its power. In the end
-everything is healed and read, and the history of what each client was told is checked: see
-`history/checker.py` for what cannot be. While it runs every answer is watched (I-36), the limits
-(I-37), what every start finds on the disk (I-02, I-11) and what every stop leaves behind (I-42).
+everything is healed and read, and the history of each client's answers is checked for anomalies
+(`history/checker.py`). While it runs every answer is checked (I-36), the limits (I-37), what every
+start finds on the disk (I-02, I-11) and what every stop leaves behind (I-42).
 
 Each seed switches a random subset of faults and work on. The same seed gives the same run, event
 by event.
@@ -27,13 +27,13 @@ from millstream.testing.simulation.broker.admin import Admin
 from millstream.testing.simulation.broker.client import Client
 from millstream.testing.simulation.broker.consumers import Consumer, LastReader
 from millstream.testing.simulation.broker.faults import Faults
-from millstream.testing.simulation.broker.producers import IdempotentProducer, PlainProducer
+from millstream.testing.simulation.broker.producers import IdempotentProducer, NonIdempotentProducer
 from millstream.testing.simulation.broker.scene import Scene, SimBroker, Topic
 from millstream.testing.simulation.broker.watch import SimulationFailed, check_idle, require
 
 SECONDS_PER_STEP: Final = 0.1
-"""Virtual time for each step that a caller asks for."""
-SETTLING_S: Final = 90.0
+"""Virtual time for each requested step."""
+FINISH_S: Final = 90.0
 """After the faults everything that was begun must end within this virtual time (I-41)."""
 ANSWER_S: Final = 10.0
 IDLE_END_S: Final = 30.0
@@ -52,7 +52,7 @@ FAULTS: Final = (
     "slow disk",
     "clock jump",
 )
-DOINGS: Final = (
+ADMIN_ACTIONS: Final = (
     "create topic",
     "delete topic",
     "create partitions",
@@ -70,39 +70,39 @@ EVENTS: Final = (
     "positions out of range",
     "sessions lost",
     "sessions probed",
-    "producers begun anew",
+    "producers restarted",
 )
-INTERESTING: Final = frozenset({*FAULTS, *DOINGS, *EVENTS})
+INTERESTING: Final = frozenset({*FAULTS, *ADMIN_ACTIONS, *EVENTS})
 """What many seeds together must have met; otherwise something is switched off by mistake."""
 
 
 class BrokerRun(NamedTuple):
     """How one seed went."""
 
-    made: Counter[str]
+    counts: Counter[str]
     digest: str
     """Of everything that happened, in order."""
 
 
 def simulate_broker(seed: int, *, steps: int) -> Counter[str]:
-    """Run one seed; raises at the first promise that the broker breaks."""
-    return run_broker(seed, steps=steps).made
+    """Run one seed; raises at the first invariant that the broker violates."""
+    return run_broker(seed, steps=steps).counts
 
 
 def run_broker(seed: int, *, steps: int) -> BrokerRun:
     """As `simulate_broker`, with the fingerprint of the run."""
     with errors_are_failures():
-        play = _Play(seed, duration_s=steps * SECONDS_PER_STEP)
+        simulation = BrokerSimulation(seed, duration_s=steps * SECONDS_PER_STEP)
         try:
-            play.scene.world.run(play.run)
+            simulation.scene.world.run(simulation.run)
         finally:
-            # A broker freezes what is there when it has started: in a real process for good.
+            # A started broker freezes the objects of its process, as is right for a real one.
             gc.unfreeze()
-    return BrokerRun(play.scene.made, play.scene.world.trace.digest())
+    return BrokerRun(simulation.scene.counts, simulation.scene.world.trace.digest())
 
 
-class _Play:
-    """One seed."""
+class BrokerSimulation:
+    """The run of one seed."""
 
     def __init__(self, seed: int, *, duration_s: float) -> None:
         self.scene = Scene(seed)
@@ -127,7 +127,9 @@ class _Play:
     async def run(self) -> None:
         await self._machine.start()
         admin = Admin(self.scene, "admin", self._randomness.fork("admin"))
-        admin.wants = frozenset(one for one in DOINGS if self._randomness.chance(0.6))
+        admin.enabled_actions = frozenset(
+            one for one in ADMIN_ACTIONS if self._randomness.chance(0.6)
+        )
         await admin.process.spawn(self._make_topics(admin), "topics")
         self._clients["admin"] = admin
         admin.start()
@@ -159,7 +161,7 @@ class _Play:
                 client = IdempotentProducer(self.scene, name, randomness)
                 client.targets = self._some_targets(randomness)
             case "plain":
-                client = PlainProducer(self.scene, name, randomness)
+                client = NonIdempotentProducer(self.scene, name, randomness)
             case _:
                 client = Consumer(self.scene, name, randomness)
                 client.assign(self._some_targets(randomness))
@@ -172,7 +174,7 @@ class _Play:
         return some or [self._targets[0]]
 
     def _vanish(self, name: str) -> None:
-        """A client's machine is gone, and some time later there is another in its place."""
+        """A client's machine is gone, and some time later another one replaces it."""
         client = self._clients[name]
         if name == "admin" or client.process.is_dead:
             return
@@ -197,14 +199,14 @@ class _Play:
         await scene.until(
             lambda: all(one.is_finished for one in workers),
             "I-41 what was begun did not end after the faults",
-            limit_s=SETTLING_S,
+            limit_s=FINISH_S,
         )
         for consumer in consumers:
-            consumer.look_for_the_end()
+            consumer.recheck_ends()
         await scene.until(
             lambda: all(one.is_at_end for one in consumers),
             "I-33 consumers did not catch up after the faults",
-            limit_s=SETTLING_S,
+            limit_s=FINISH_S,
         )
         scene.is_quiet = True
         await asyncio.sleep(ANSWER_S)
@@ -217,11 +219,11 @@ class _Play:
         await self._check_quiet()
         anomalies = check_history(scene.history)
         if anomalies:
-            lines = [f"{one.kind}: {one.told[:600]}" for one in anomalies[:8]]
+            lines = [f"{one.kind}: {one.text[:600]}" for one in anomalies[:8]]
             raise SimulationFailed(f"{len(anomalies)} anomalies\n" + "\n".join(lines))
 
     async def _read_everything(self) -> None:
-        """Through a clean restart: what is there must be there for the next process, too."""
+        """Half of the time after a clean restart: the next process must find the same."""
         admin = Admin(self.scene, "admin", self._randomness.fork("last admin"))
         first = self._clients["admin"]
         if isinstance(first, Admin):
@@ -229,7 +231,7 @@ class _Play:
         if self._randomness.chance(0.5):
             await self._machine.stop()
             await self._machine.start()
-        await admin.process.spawn(admin.finish(), "last look")
+        await admin.process.spawn(admin.finish(), "last check")
         reader = LastReader(self.scene, "reader", self._randomness.fork("reader"))
         topics = list(self.scene.topics.values())
         await reader.process.spawn(reader.read_all(topics), "last read")
@@ -247,11 +249,11 @@ class _Play:
         await self._machine.stop()
 
 
-# -- faults of ours that the broker logs and lives with ----------------------------------------
+# -- bugs that the broker logs and survives ----------------------------------------------------
 
 
 class _Failures(logging.Handler):
-    """Collects what is logged as an error and is none of the disk's or a dead process's."""
+    """Keeps the first logged error that is not due to the disk or a dead process."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -271,7 +273,7 @@ class _Failures(logging.Handler):
 
 @contextmanager
 def errors_are_failures() -> Iterator[None]:
-    """An exception that the broker turned into a closed connection is still a defect."""
+    """An exception that the broker turned into a closed connection is still a bug."""
     failures, after = _Failures(), ""
     logger = logging.getLogger("millstream")
     level = logger.level
@@ -289,5 +291,5 @@ def errors_are_failures() -> Iterator[None]:
         logger.setLevel(level)
     if failures.first is not None:
         message = failures.first.getMessage()
-        told = SimulationFailed(f"the broker logged an error: {message}{after}")
-        raise told from failures.error
+        failure = SimulationFailed(f"the broker logged an error: {message}{after}")
+        raise failure from failures.error

@@ -1,7 +1,7 @@
-"""What is looked at while a simulated broker runs: its answers, its limits, its files.
+"""What is checked while a simulated broker runs: its answers, its limits, its files.
 
 The answers are checked where they leave the broker, apart from its code and from the client's:
-frames in, frames out (I-36). The limits are asked of the broker's parts (I-37). The files are
+frames in, frames out (I-36). The limits are read from the broker's parts (I-37). The files are
 compared before and after every end of the process: a kill loses nothing, a power loss at most what
 was not flushed, and what is there afterwards is a prefix of what was there before (I-02, I-11).
 """
@@ -27,14 +27,14 @@ _BATCH: Final = Struct(">qiibIhi")
 
 
 class SimulationFailed(AssertionError):
-    """The broker broke a promise."""
+    """The broker violated an invariant."""
 
 
-def require(condition: object, told: str, **facts: object) -> None:
+def require(condition: object, message: str, **facts: object) -> None:
     """Fail the run unless the condition holds."""
     if not condition:
         details = ", ".join(f"{name}={value!r}" for name, value in facts.items())
-        raise SimulationFailed(f"{told}: {details}")
+        raise SimulationFailed(f"{message}: {details}")
 
 
 # -- answers -----------------------------------------------------------------------------------
@@ -156,14 +156,14 @@ def check_idle(broker: Broker) -> None:
     readers = [str(one.partition) for one in broker.partitions if one.readers]
     require(not readers, "I-42 fetches wait for clients that are gone", partitions=readers)
     pinned = [one.path for one in broker.logs.files._ring if one._pins]  # noqa: SLF001
-    require(not pinned, "I-42 files are pinned for nobody", files=pinned)
+    require(not pinned, "I-42 files are pinned without a reader", files=pinned)
 
 
 # -- files -------------------------------------------------------------------------------------
 
 
 class StoredBatch(NamedTuple):
-    """What tells a batch from every other."""
+    """What identifies a batch."""
 
     base_offset: int
     next_offset: int
@@ -172,7 +172,7 @@ class StoredBatch(NamedTuple):
 
 
 class StoredLog(NamedTuple):
-    """One partition at one moment, as the page cache has it."""
+    """One partition at one time, as the page cache has it."""
 
     topic_id: str
     log_start: int

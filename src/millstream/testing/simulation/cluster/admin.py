@@ -1,7 +1,7 @@
-"""The administrator of a simulated cluster: topics come, grow, move and go while all else fails.
+"""The administrator of a simulated cluster: creates, grows, moves and deletes topics meanwhile.
 
-Any broker is asked, so an answer may be older than the one before it: what was acknowledged is
-compared in the end, when nothing changes any more.
+Requests go to any broker, so an answer may be older than the one before it: what was acknowledged
+is compared in the end, when nothing changes any more.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.simulation.broker.client import Client
 from millstream.testing.simulation.broker.scene import PORT
 from millstream.testing.simulation.broker.watch import require
-from millstream.testing.simulation.cluster.clients import IN_A_CLUSTER
+from millstream.testing.simulation.cluster.clients import CLUSTER_RETRIABLE
 from millstream.testing.simulation.cluster.scene import ClusterScene, ClusterTopic
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.alter_partition_reassignments import (
@@ -40,21 +40,21 @@ TOPICS_MAX: Final = 8
 """At once, with those that clients use."""
 SEGMENT_BYTES: Final = (6_000, 30_000, 500_000)
 
-CREATE, DELETE, GROW, MOVE, GIVE_UP, ELECT = (
+CREATE, DELETE, GROW, MOVE, CANCEL_MOVE, ELECT = (
     "create topic",
     "delete topic",
     "create partitions",
     "move partitions",
-    "give a move up",
+    "cancel a move",
     "elect leaders",
 )
-DOINGS: Final = (CREATE, DELETE, GROW, MOVE, GIVE_UP, ELECT)
+ADMIN_ACTIONS: Final = (CREATE, DELETE, GROW, MOVE, CANCEL_MOVE, ELECT)
 
 
 class ClusterAdmin(Client):
-    """One thing after the other; what fails for now is left."""
+    """One action after the other; what fails is not retried."""
 
-    passing = IN_A_CLUSTER | {
+    retriable = CLUSTER_RETRIABLE | {
         ErrorCode.ELECTION_NOT_NEEDED,
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
@@ -69,17 +69,17 @@ class ClusterAdmin(Client):
     def __init__(self, scene: ClusterScene, name: str, randomness: SeededRandomness) -> None:
         super().__init__(scene, name, randomness)
         self._cluster = scene
-        self.wants: frozenset[str] = frozenset()
+        self.enabled_actions: frozenset[str] = frozenset()
         self._made_count = 0
         self.acknowledged: dict[str, UUID] = {}
-        """Topics that are there, unless somebody asked for their end."""
-        self.counts: dict[str, int] = {}
+        """Topics that exist, unless their deletion was requested."""
+        self.partition_counts: dict[str, int] = {}
         self.gone: set[str] = set()
-        """Whose deletion was acknowledged."""
+        """Topics whose deletion was acknowledged."""
 
     def inherit(self, other: "ClusterAdmin") -> None:
-        """Know what another one was told."""
-        self.acknowledged, self.counts = other.acknowledged, other.counts
+        """Take over what another administrator knows."""
+        self.acknowledged, self.partition_counts = other.acknowledged, other.partition_counts
         self.gone = other.gone
 
     async def connection(self) -> Connection:
@@ -87,22 +87,22 @@ class ClusterAdmin(Client):
         return await self._connections.get(Address(self.randomness.choice(hosts), PORT))
 
     async def work(self) -> None:
-        doings = {
+        actions = {
             CREATE: self._create_temporary,
             DELETE: self._delete_temporary,
             GROW: self._grow,
             MOVE: self._move,
-            GIVE_UP: self._give_up,
+            CANCEL_MOVE: self._cancel_move,
             ELECT: self._elect,
         }
-        enabled = [name for name in doings if name in self.wants]
+        enabled = [name for name in actions if name in self.enabled_actions]
         while enabled and not self.scene.is_ending:
             name = self.randomness.choice(enabled)
             try:
-                await doings[name]()
-                self.scene.made[name] += 1
+                await actions[name]()
+                self.scene.counts[name] += 1
             except RpcError:
-                self.scene.made["administrator not answered"] += 1
+                self.scene.counts["administrator not answered"] += 1
             await self.pause(0.1, 2.0)
 
     # -- topics ----------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class ClusterAdmin(Client):
     async def create(
         self, name: str, *, partitions: int, factor: int, configs: dict[str, str]
     ) -> ClusterTopic:
-        """Ask until the topic is there."""
+        """Send requests until the topic exists."""
         segment_bytes = self.randomness.choice(SEGMENT_BYTES)
         while True:
             try:
@@ -137,21 +137,21 @@ class ClusterAdmin(Client):
             configs=[CreatableTopicConfig(name=key, value=text) for key, text in settings.items()],
         )
         request = CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
-        code = (await self.ask_once(request)).topics[0].error_code
-        require(code == 0 or code in self.passing, "CreateTopics", code=code)
+        code = (await self.call(request)).topics[0].error_code
+        require(code == 0 or code in self.retriable, "CreateTopics", code=code)
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             return None
-        found = {one.name: one for one in (await self.look()).topics}.get(name)
+        found = {one.name: one for one in (await self.list_topics()).topics}.get(name)
         if found is None or found.error_code or len(found.partitions) != partitions:
-            return None  # a broker that lags; asked again the topic exists
+            return None  # a broker that lags; on retry the topic exists
         self.acknowledged[name] = found.topic_id
-        self.counts[name] = partitions
+        self.partition_counts[name] = partitions
         topic = ClusterTopic(name, found.topic_id, partitions, True, segment_bytes)
         self.scene.topics[found.topic_id] = topic
         return topic
 
-    async def look(self) -> MetadataResponse:
-        response: MetadataResponse = await self.ask_once(MetadataRequest(topics=None))
+    async def list_topics(self) -> MetadataResponse:
+        response: MetadataResponse = await self.call(MetadataRequest(topics=None))
         return response
 
     async def _create_temporary(self) -> None:
@@ -170,27 +170,27 @@ class ClusterAdmin(Client):
         name = self.randomness.choice(names)
         topic_id = self.acknowledged.pop(name)
         self.scene.topics.pop(topic_id, None)
-        self.scene.doomed.add(topic_id)
+        self.scene.deletion_requested.add(topic_id)
         state = DeleteTopicState(name=name)
         request = DeleteTopicsRequest(topics=[state], timeout_ms=TIMEOUT_MS)
-        code = (await self.ask_once(request)).responses[0].error_code
-        require(code == 0 or code in self.passing, "DeleteTopics", code=code)
+        code = (await self.call(request)).responses[0].error_code
+        require(code == 0 or code in self.retriable, "DeleteTopics", code=code)
         if code == ErrorCode.NONE:
             self.gone.add(name)
 
     async def _grow(self) -> None:
-        if not self.counts:
+        if not self.partition_counts:
             return
-        name = self.randomness.choice(list(self.counts))
-        count = self.counts[name] + 1
+        name = self.randomness.choice(list(self.partition_counts))
+        count = self.partition_counts[name] + 1
         if count > 4 or name not in self.acknowledged:
             return
         wanted = CreatePartitionsTopic(name=name, count=count, assignments=None)
         request = CreatePartitionsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
-        code = (await self.ask_once(request)).results[0].error_code
-        require(code == 0 or code in self.passing, "CreatePartitions", code=code)
+        code = (await self.call(request)).results[0].error_code
+        require(code == 0 or code in self.retriable, "CreatePartitions", code=code)
         if code == ErrorCode.NONE:
-            self.counts[name] = count
+            self.partition_counts[name] = count
 
     # -- replicas --------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class ClusterAdmin(Client):
         if not self.acknowledged:
             return None
         name = self.randomness.choice(list(self.acknowledged))
-        return name, self.randomness.integer(0, self.counts[name])
+        return name, self.randomness.integer(0, self.partition_counts[name])
 
     async def _move(self) -> None:
         brokers = list(self._cluster.broker_hosts)
@@ -207,48 +207,48 @@ class ClusterAdmin(Client):
             chosen.append(self.randomness.choice([one for one in brokers if one not in chosen]))
         await self._reassign(chosen)
 
-    async def _give_up(self) -> None:
+    async def _cancel_move(self) -> None:
         await self._reassign(None)
 
     async def _reassign(self, replicas: list[int] | None) -> None:
-        place = self._some_partition()
-        if place is None:
+        chosen = self._some_partition()
+        if chosen is None:
             return
-        partition = ReassignablePartition(partition_index=place[1], replicas=replicas)
-        topic = ReassignableTopic(name=place[0], partitions=[partition])
+        partition = ReassignablePartition(partition_index=chosen[1], replicas=replicas)
+        topic = ReassignableTopic(name=chosen[0], partitions=[partition])
         request = AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
-        response = await self.ask_once(request)
+        response = await self.call(request)
         codes = [response.error_code]
         codes += [part.error_code for one in response.responses for part in one.partitions]
         for code in codes:
-            require(code == 0 or code in self.passing, "AlterPartitionReassignments", code=code)
+            require(code == 0 or code in self.retriable, "AlterPartitionReassignments", code=code)
 
     async def _elect(self) -> None:
-        place = self._some_partition()
-        if place is None:
+        chosen = self._some_partition()
+        if chosen is None:
             return
-        wanted = [TopicPartitions(topic=place[0], partitions=[place[1]])]
+        wanted = [TopicPartitions(topic=chosen[0], partitions=[chosen[1]])]
         request = ElectLeadersRequest(
             election_type=0, topic_partitions=wanted, timeout_ms=TIMEOUT_MS
         )
-        response = await self.ask_once(request)
+        response = await self.call(request)
         codes = [response.error_code]
         results = response.replica_election_results
         codes += [part.error_code for one in results for part in one.partition_result]
         for code in codes:
-            require(code == 0 or code in self.passing, "ElectLeaders", code=code)
+            require(code == 0 or code in self.retriable, "ElectLeaders", code=code)
 
     # -- the end ---------------------------------------------------------------------------
 
     async def finish(self) -> None:
-        """Nothing changes any more: all that was acknowledged is so."""
-        response = await self.ask(MetadataRequest(topics=None))
+        """Nothing changes any more: check everything that was acknowledged."""
+        response = await self.call_with_retries(MetadataRequest(topics=None))
         listed = {one.name: one for one in response.topics}
         for name, topic_id in self.acknowledged.items():
             require(name in listed, "a topic that was acknowledged is gone", topic=name)
             found = listed[name]
             require(found.topic_id == topic_id, "a topic has another id", topic=name)
-            count = self.counts[name]
+            count = self.partition_counts[name]
             require(len(found.partitions) >= count, "partitions are gone", topic=name, want=count)
         back = [name for name in listed if name in self.gone]
         require(not back, "deleted topics are back", topics=back)

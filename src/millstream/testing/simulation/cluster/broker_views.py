@@ -1,4 +1,4 @@
-"""Looking at a running broker: what its parts say, and what its files have."""
+"""Views of a running broker: the state of its parts, and the content of its files."""
 
 from collections.abc import Callable
 from itertools import count
@@ -23,17 +23,17 @@ Fingerprint = tuple[object, ...]
 
 _CACHED_MAX: Final = 4_000
 _CACHE: dict[Fingerprint, list[BatchView]] = {}
-"""Batches of a file, or of all files of a log, most of which are as they were at the last look."""
+"""Batches of a file, or of all files of a log; most have not changed since the last view."""
 
 _COUNT: Final = count(1)
 _NUMBERS: Final[WeakKeyDictionary[Log, int]] = WeakKeyDictionary()
-"""Of logs that were seen: equal only for the same one."""
+"""Numbers of logs: equal only for the same log."""
 
 
 def view_of(
     broker: Broker, disk: SimDisk, *, incarnation: int, has_lost_session: bool
 ) -> BrokerView:
-    """Everything that can be seen of it."""
+    """The view of one broker."""
     replicas = {}
     for log in broker.logs:
         if not has_files(disk, log):
@@ -82,7 +82,7 @@ def _claim(broker: Broker, partition: Partition) -> LeaderClaim:
 
 
 def has_files(disk: SimDisk, log: Log) -> bool:
-    """Not while its log directory is away."""
+    """False while its log directory is missing."""
     return disk.storage.live.find(log.context.directory) is not None
 
 

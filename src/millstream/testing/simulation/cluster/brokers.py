@@ -61,19 +61,19 @@ class BrokerMachine:
         }
         self.node: SimNode = scene.world.node(self.host, directories=self.directories)
         self.absent: str | None = None
-        """A log directory that is lost, until somebody brings it back."""
+        """A log directory that is lost, until it is brought back."""
         self._randomness: SeededRandomness = scene.randomness.fork(self.host)
         self.broker: Broker | None = None
         self.process: SimProcess | None = None
         self.coordination: LossyCoordination | None = None
         self.answers = AnswerWatch(scene.now_s)
         self.incarnation = 0
-        self.is_wanted = True
-        """It is to be up; a start that failed is tried again."""
+        self.should_run = True
+        """The broker should be up; a failed start is retried."""
         self._starting: asyncio.Task[Broker] | None = None
         self._recovery = RecoveryWatch()
         self._loaded: Broker | None = None
-        """The broker whose logs are loaded, be it still starting."""
+        """The broker whose logs are loaded, even if it is still starting."""
 
     @property
     def directories(self) -> list[str]:
@@ -85,14 +85,14 @@ class BrokerMachine:
 
     @property
     def is_running(self) -> bool:
-        """There is a process, maybe one that has not come far."""
+        """There is a process, which may still be starting."""
         return self.process is not None
 
     # -- lives -----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start a process, and wait for nothing."""
-        self.is_wanted = True
+        """Start a process without waiting for it."""
+        self.should_run = True
         if self.process is not None:
             return
         self.incarnation += 1
@@ -123,7 +123,7 @@ class BrokerMachine:
         return broker
 
     def _watch_loading(self, broker: Broker, process: SimProcess, node: SimNode) -> None:
-        """I-11: compare the logs with what the last process left, before anything is done."""
+        """I-11: compare the logs with what the last process left, before they are used."""
         load = broker.logs.start
 
         def watched(config_of: Any) -> StartReport:
@@ -131,7 +131,7 @@ class BrokerMachine:
             if self.process is process:
                 self._loaded = broker
                 self._scene.fail_for(self._recovery.compare(broker, node.disk, absent=self.absent))
-                self._scene.made["recoveries"] += self._recovery.compared > 0
+                self._scene.counts["recoveries"] += self._recovery.compared > 0
                 self._recovery.compared = 0
             return report
 
@@ -146,21 +146,21 @@ class BrokerMachine:
         error = None if task.cancelled() else task.exception()
         if not task.cancelled() and error is None:
             self.broker = task.result()
-            self._scene.made["starts"] += 1
+            self._scene.counts["starts"] += 1
             return
         # The simulated service forgets nothing.
         is_refusal = isinstance(error, OperatingError | OSError)
         if error is not None and (not is_refusal or isinstance(error, CoordinationIsOlder)):
             self._scene.world.loop.fail(error)
             return
-        self._scene.made["starts that failed"] += 1
+        self._scene.counts["starts that failed"] += 1
         self._scene.world.trace.note("start failed", self.host, type(error).__name__)
         logging.getLogger("millstream.simulation").info("start of %s: %s", self.host, error)
         self._give_up()
         self._scene.world.loop.call_later(0.3, self._begin_again)
 
     def _begin_again(self) -> None:
-        if self.is_wanted and not self.is_running:
+        if self.should_run and not self.is_running:
             self.begin()
 
     def _give_up(self) -> None:
@@ -171,12 +171,12 @@ class BrokerMachine:
 
     def kill(self) -> None:
         """SIGKILL: the page cache stays."""
-        self.is_wanted = False
+        self.should_run = False
         self._give_up()
 
     def lose_power(self) -> None:
-        """The machine stops; what was not synced meets its fate."""
-        self.is_wanted = False
+        """The machine stops; what was not synced may be lost."""
+        self.should_run = False
         self._note_logs(loses_power=True)
         self._end()
         self.node.lose_power()
@@ -194,7 +194,7 @@ class BrokerMachine:
         self._loaded = None
 
     def forget_logs_in(self, directory: str) -> None:
-        """What its logs had is not asked for any more: they are gone for good."""
+        """Do not check its logs any more: they are gone for good."""
         self._recovery.forget(directory)
 
     def _end(self) -> None:
@@ -207,7 +207,7 @@ class BrokerMachine:
     async def stop(self) -> None:
         """A clean stop, which leaves nothing behind (I-42)."""
         broker, process = self.broker, self.process
-        self.is_wanted = False
+        self.should_run = False
         if broker is None or process is None:
             if process is not None:
                 self._give_up()
@@ -231,7 +231,7 @@ class BrokerMachine:
         require(not files, "I-42 a stopped broker left files open", files=files)
         require(not disk.storage.lock_holders, "I-42 a stopped broker left a lock")
 
-    # -- what can be seen ------------------------------------------------------------------
+    # -- views -----------------------------------------------------------------------------
 
     def view(self) -> BrokerView | None:
         """None while it is down or still starting."""

@@ -1,7 +1,7 @@
-"""Clients of a simulated cluster: those of a lone broker's simulation, and the way to the leader.
+"""Clients of a simulated cluster: those of the single broker's simulation, which find the leader.
 
-Each works on one partition. It learns from any broker who leads it, goes there, and asks again when
-it is told that somebody else does.
+Each works on one partition. It fetches metadata from any broker, connects to the leader, and
+refreshes the metadata when the leader has changed.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from millstream.rpc.connection import Connection
 from millstream.rpc.connections import Address
 from millstream.rpc.errors import RpcError
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.simulation.broker.client import PASSING, Client
+from millstream.testing.simulation.broker.client import RETRIABLE, Client
 from millstream.testing.simulation.broker.consumers import (
     FIRST_WITH_TOPIC_IDS,
     Consumer,
@@ -19,10 +19,10 @@ from millstream.testing.simulation.broker.consumers import (
     LastReader,
 )
 from millstream.testing.simulation.broker.producers import (
-    LOST_MEMORY,
+    LOST_STATE,
     Batch,
     IdempotentProducer,
-    PlainProducer,
+    NonIdempotentProducer,
 )
 from millstream.testing.simulation.broker.scene import PORT, Scene, Topic
 from millstream.testing.simulation.broker.watch import require
@@ -38,7 +38,7 @@ from millstream.wire.messages.metadata import (
 from millstream.wire.messages.produce import PartitionProduceResponse, ProduceRequest
 from millstream.wire.schema import Message
 
-IN_A_CLUSTER: Final = PASSING | {
+CLUSTER_RETRIABLE: Final = RETRIABLE | {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -52,15 +52,17 @@ IN_A_CLUSTER: Final = PASSING | {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.BROKER_NOT_AVAILABLE,
 }
-"""What passes while leaders and controllers change."""
+"""Also the errors that occur while leaders and controllers change."""
 
 REFUSED_BY_FORMER_LEADERS: Final = "sequences refused by former leaders"
 
 
-class _Routed(Client):
+class _LeaderClient(Client):
     """Finds the leader of one partition."""
 
-    passing = IN_A_CLUSTER
+    retriable = CLUSTER_RETRIABLE
+    host_prefix = ""
+    """Enters the names of random streams: with another one every seed is another run."""
     topic: Topic
     partition: int
     _leader: Address | None = None
@@ -71,40 +73,40 @@ class _Routed(Client):
         return Address(self.randomness.choice(hosts), PORT)
 
     async def connection(self) -> Connection:
-        """To the leader; to anybody while it is not known."""
+        """To the leader; to any broker while it is not known."""
         if self._leader is None:
-            await self.look_for_leader()
+            await self.find_leader()
         try:
             return await self._connections.get(self._leader or self.any_broker())
         except RpcError:
             self._leader = None
             raise
 
-    def leader_is_wrong(self) -> None:
+    def forget_leader(self) -> None:
         self._leader = None
 
-    async def look_for_leader(self) -> MetadataResponsePartition | None:
-        """Ask any broker; None when it does not know."""
+    async def find_leader(self) -> MetadataResponsePartition | None:
+        """Fetch metadata from any broker; None when it does not know."""
         connection = await self._connections.get(self.any_broker())
         wanted = [MetadataRequestTopic(name=self.topic.name)]
         response = await connection.send(MetadataRequest(topics=wanted))
         addresses = {one.node_id: Address(one.host, one.port) for one in response.brokers}
         found = response.topics[0]
         if found.error_code:
-            require(found.error_code in self.passing, "Metadata", code=found.error_code)
+            require(found.error_code in self.retriable, "Metadata", code=found.error_code)
             return None
         for partition in found.partitions:
             if partition.partition_index == self.partition:
-                # A broker that lags tells of a leader that was: the newest is believed.
+                # A broker that lags may name a former leader: the newest epoch wins.
                 if partition.leader_epoch >= self._leader_epoch:
                     self._leader = addresses.get(partition.leader_id)
                     self._leader_epoch = partition.leader_epoch
                 return partition  # type: ignore[no-any-return]
         return None
 
-    async def ask_once(self, request: Message, version: int | None = None) -> object:
+    async def call(self, request: Message, version: int | None = None) -> object:
         try:
-            return await super().ask_once(request, version)
+            return await super().call(request, version)
         except RpcError:
             self._leader = None
             raise
@@ -117,10 +119,11 @@ def _scene_of(client: Client) -> ClusterScene:
     return scene
 
 
-class ClusterIdempotentProducer(_Routed, IdempotentProducer):
+class ClusterIdempotentProducer(_LeaderClient, IdempotentProducer):
     """acks=all; whatever happens it sends again until it knows."""
 
     acks: Sequence[int] = (-1,)
+    host_prefix = "idempotentproducer"
 
     def aim(self, topic: Topic, partition: int) -> None:
         self.topic, self.partition = topic, partition
@@ -129,37 +132,39 @@ class ClusterIdempotentProducer(_Routed, IdempotentProducer):
     async def produce(
         self, connection: Connection, request: ProduceRequest, version: int
     ) -> PartitionProduceResponse | RpcError:
-        before = self._led()
+        before = self._current_leader()
         outcome = await super().produce(connection, request, version)
         if isinstance(outcome, RpcError) or outcome.error_code:
-            self.leader_is_wrong()
-            self._believe_leaders_only(outcome, connection.address, before)
+            self.forget_leader()
+            self._ignore_former_leaders(outcome, connection.address, before)
         return outcome
 
-    def _led(self) -> tuple[str, int]:
-        """The leader's host and its epoch, as they are decided."""
+    def _current_leader(self) -> tuple[str, int]:
+        """The committed leader's host and epoch."""
         scene = _scene_of(self)
         state = scene.ledger.tree.partition(self.topic.name, self.partition)
         if state is None:
             return "", -1
         return scene.broker_hosts.get(state.leader, ""), state.leader_epoch
 
-    def _believe_leaders_only(
+    def _ignore_former_leaders(
         self, outcome: PartitionProduceResponse | RpcError, address: str, before: tuple[str, int]
     ) -> None:
-        """Whoever was deposed and has not heard of it does not have what its successor stored, and
-        can only find that a sequence is wrong. That is no loss: the successor is asked next.
+        """A deposed leader that does not know it yet lacks what its successor stored, and can only
+        find that a sequence is wrong. That is no loss: the successor gets the batch next.
         """
-        if isinstance(outcome, RpcError) or outcome.error_code not in LOST_MEMORY:
+        if isinstance(outcome, RpcError) or outcome.error_code not in LOST_STATE:
             return
         host = address.rpartition(":")[0]
-        if host != before[0] or before != self._led():
-            self.scene.made[REFUSED_BY_FORMER_LEADERS] += 1
+        if host != before[0] or before != self._current_leader():
+            self.scene.counts[REFUSED_BY_FORMER_LEADERS] += 1
             outcome.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-class ClusterPlainProducer(_Routed, PlainProducer):
-    """Sends everything once, with any acks; only what acks=all brought is promised."""
+class ClusterNonIdempotentProducer(_LeaderClient, NonIdempotentProducer):
+    """Sends everything once, with any acks; only acks=all is a promise."""
+
+    host_prefix = "plainproducer"
 
     def aim(self, topic: Topic, partition: int) -> None:
         self.topic, self.partition = topic, partition
@@ -179,7 +184,7 @@ class ClusterPlainProducer(_Routed, PlainProducer):
     ) -> PartitionProduceResponse | RpcError:
         outcome = await super().produce(connection, request, version)
         if isinstance(outcome, RpcError) or outcome.error_code:
-            self.leader_is_wrong()
+            self.forget_leader()
         return outcome
 
     async def _finish(self, connection: Connection, request: ProduceRequest, batch: Batch) -> None:
@@ -188,11 +193,13 @@ class ClusterPlainProducer(_Routed, PlainProducer):
             return
         outcome = await self.produce(connection, request, FIRST_WITH_TOPIC_IDS)
         if not isinstance(outcome, RpcError) and outcome.error_code == ErrorCode.NONE:
-            self.scene.made["acknowledged by leaders alone"] += 1
+            self.scene.counts["acknowledged by leaders only"] += 1
 
 
-class ClusterConsumer(_Routed, Consumer):
+class ClusterConsumer(_LeaderClient, Consumer):
     """Reads one partition from its leader, with or without sessions and epochs."""
+
+    host_prefix = "consumer"
 
     def __init__(self, scene: Scene, name: str, randomness: SeededRandomness) -> None:
         super().__init__(scene, name, randomness)
@@ -202,8 +209,8 @@ class ClusterConsumer(_Routed, Consumer):
         self.topic, self.partition = topic, partition
         self.assign([(topic, partition)])
 
-    async def _look_again(self, cursor: Cursor) -> None:
-        found = await self.look_for_leader()
+    async def _refresh_metadata(self, cursor: Cursor) -> None:
+        found = await self.find_leader()
         if found is None or self._leader is None:
             await self.pause(0.05, 0.3)
             return
@@ -232,17 +239,22 @@ class ClusterConsumer(_Routed, Consumer):
         return is_trouble
 
     def _make_stale(self) -> None:
-        self.leader_is_wrong()
+        self.forget_leader()
         for cursor in self.cursors:
             cursor.is_stale = True
 
     async def _reset(self, cursor: Cursor) -> None:
-        is_lost = self.scene.may_have_lost(cursor.place)
-        require(is_lost, "I-01 a position is out of range", at=cursor.place, was=cursor.position)
+        is_lost = self.scene.may_have_lost(cursor.partition_name)
+        require(
+            is_lost,
+            "I-01 a position is out of range",
+            at=cursor.partition_name,
+            was=cursor.position,
+        )
         await super()._reset(cursor)
 
 
-class ClusterReader(_Routed, LastReader):
+class ClusterReader(_LeaderClient, LastReader):
     """Reads one partition once after the faults are over."""
 
     def aim(self, topic: Topic, partition: int) -> None:
@@ -252,17 +264,17 @@ class ClusterReader(_Routed, LastReader):
         await self._read(self.topic, self.partition)
         await self._connections.close()
 
-    async def ask(self, request: Message, version: int | None = None) -> Any:
-        """Leaders are balanced while it reads: asked again until the leader answers."""
+    async def call_with_retries(self, request: Message, version: int | None = None) -> Any:
+        """Leaders are balanced while it reads: retried until the leader answers."""
         while True:
-            answer = await super().ask(request, version)
+            answer = await super().call_with_retries(request, version)
             if isinstance(answer, FetchResponse):
                 code = answer.responses[0].partitions[0].error_code
             elif isinstance(answer, ListOffsetsResponse):
                 code = answer.topics[0].partitions[0].error_code
             else:
                 return answer
-            if code not in self.passing:
+            if code not in self.retriable:
                 return answer
-            self.leader_is_wrong()
+            self.forget_leader()
             await self.pause(0.05, 0.3)

@@ -1,4 +1,4 @@
-"""What a run has met, counted where it happens: a simulation must not quietly test nothing."""
+"""Counts what a run has met, where it happens: a simulation must not silently test nothing."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ _FENCING: Final = (
     controller_errors.StaleBrokerEpoch,
     controller_errors.InvalidUpdateVersion,
 )
-"""Each is made when somebody is refused for what was true once."""
+"""Each is raised when a request is refused because its epoch or version is old."""
 
 IN_SIXTY_SEEDS: Final = {
     "elections": 50,
@@ -31,7 +31,7 @@ IN_SIXTY_SEEDS: Final = {
     "lost replies": 10,
     "recoveries": 60,
     "directories lost": 20,
-    "replicas told as lost": 20,
+    "replicas reported lost": 20,
 }
 """What the fixed seeds of `make test` must meet together, and with it any run that is as long."""
 SEEDS_TO_MEET_ALL: Final = 60
@@ -40,46 +40,46 @@ CPU_S_MAX: Final = 4.0
 """For a seed of the usual length; more of them find more than longer ones."""
 
 
-def never_made(made: Mapping[str, int], seeds: int) -> list[str]:
-    """What so many seeds met too seldom and how often they did, or what they took too long for."""
+def missing_events(counts: Mapping[str, int], seeds: int) -> list[str]:
+    """Events that so many seeds met too seldom, with their counts, and seeds that were too slow."""
     if seeds < SEEDS_TO_MEET_ALL:
         return []
-    told = [
-        f"{name} ({made.get(name, 0)} of {least})"
+    event = [
+        f"{name} ({counts.get(name, 0)} of {least})"
         for name, least in IN_SIXTY_SEEDS.items()
-        if made.get(name, 0) < least
+        if counts.get(name, 0) < least
     ]
-    slow_count = made.get(TOO_SLOW, 0)
-    return [*told, f"{slow_count} {TOO_SLOW}"] if slow_count else told
+    slow_count = counts.get(TOO_SLOW, 0)
+    return [*event, f"{slow_count} {TOO_SLOW}"] if slow_count else event
 
 
 @contextmanager
-def counted(made: Counter[str]) -> Iterator[None]:
-    """Count while this lasts; nothing else changes."""
+def count_events(counts: Counter[str]) -> Iterator[None]:
+    """Count while the context is open; nothing else changes."""
     with ExitStack() as patches:
         for error in _FENCING:
-            patches.enter_context(_after_each(error, "__init__", made, FENCED))
-        patches.enter_context(_counting_truncations(made))
+            patches.enter_context(_after_each(error, "__init__", counts, FENCED))
+        patches.enter_context(_counting_truncations(counts))
         yield
 
 
-def _after_each(owner: Any, name: str, made: Counter[str], told: str) -> Any:
+def _after_each(owner: Any, name: str, counts: Counter[str], event: str) -> Any:
     original: Callable[..., Any] = getattr(owner, name)
 
     def counting(self: Any, *arguments: Any, **options: Any) -> Any:
-        made[told] += 1
+        counts[event] += 1
         return original(self, *arguments, **options)
 
     return mock.patch.object(owner, name, counting)
 
 
-def _counting_truncations(made: Counter[str]) -> Any:
+def _counting_truncations(counts: Counter[str]) -> Any:
     original: Callable[..., Any] = Log.truncate_to
 
     def counting(self: Log, *arguments: Any, **options: Any) -> Any:
         end = self.log_end
         done = original(self, *arguments, **options)
-        made[TRUNCATIONS] += self.log_end < end
+        counts[TRUNCATIONS] += self.log_end < end
         return done
 
     return mock.patch.object(Log, "truncate_to", counting)

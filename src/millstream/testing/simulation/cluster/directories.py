@@ -1,7 +1,7 @@
 """Log directories that are lost under a broker, or while it is down, and come back in the end.
 
-The broker has another one and goes on. Whoever runs it notices some time later, ends it, puts the
-disk back, or an empty one in its place as the handbook says (docs/cluster.md), and starts it.
+The broker has another one and goes on. Some time later an operator stops it, puts the disk back, or
+an empty one in its place as the handbook says (docs/cluster.md), and starts it.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from millstream.testing.simulation.cluster.scene import ClusterScene
 LOST: Final = "directories lost"
 BACK_S: Final = 30.0
 """Until its broker may be ended, at the latest: others have to be well first."""
-_LOOK_S: Final = 0.3
+POLL_INTERVAL_S: Final = 0.3
 
 
 class Loss(Enum):
-    """How."""
+    """How a directory is lost."""
 
     FAILS = "every call fails"
     AWAY = "its name is gone"
@@ -37,10 +37,10 @@ class LostDirectories:
     """Takes directories away and brings them back; one at a time of each broker."""
 
     def __init__(
-        self, scene: ClusterScene, atlas: FaultBudget, randomness: SeededRandomness
+        self, scene: ClusterScene, budget: FaultBudget, randomness: SeededRandomness
     ) -> None:
         self._scene = scene
-        self._atlas = atlas
+        self._budget = budget
         self._randomness = randomness
         self._losses: dict[int, Loss] = {}
         self._had_logs: set[int] = set()
@@ -54,9 +54,9 @@ class LostDirectories:
         disk = machine.node.disk
         if machine.absent is not None or not disk.storage.powered or not _is_in_use(machine, path):
             return False
-        if not self._atlas.may_fall(number, healthy):
+        if not self._budget.may_go_down(number, healthy):
             return False
-        if loss is Loss.REMOVED and not self._atlas.may_lose_power(number, healthy):
+        if loss is Loss.REMOVED and not self._budget.may_lose_power(number, healthy):
             return False
         machine.absent = path
         self._losses[number] = loss
@@ -68,8 +68,8 @@ class LostDirectories:
             if number in self._had_logs:
                 self._scene.excuses.emptied.add(number)
             machine.forget_logs_in(path)
-        self._scene.made[LOST] += 1
-        self._scene.made[f"{LOST}: {loss.value}"] += 1
+        self._scene.counts[LOST] += 1
+        self._scene.counts[f"{LOST}: {loss.value}"] += 1
         self._scene.world.trace.note("lost", machine.host, path, loss.name)
         _take_away(disk, path, loss)
         return True
@@ -79,8 +79,8 @@ class LostDirectories:
         scene = self._scene
         deadline_s = scene.now_s() + BACK_S
         while not self._may_end(machine):
-            require(scene.now_s() < deadline_s, "nobody can take over", broker=machine.host)
-            await asyncio.sleep(_LOOK_S)
+            require(scene.now_s() < deadline_s, "no broker can take over", broker=machine.host)
+            await asyncio.sleep(POLL_INTERVAL_S)
         is_paused = scene.pauses.is_paused(machine.host)
         if machine.is_up and not is_paused and self._randomness.chance(0.5):
             await machine.stop()
@@ -92,8 +92,8 @@ class LostDirectories:
         if not machine.is_running:
             return True
         committed = self._scene.committed
-        healthy = [one for one in committed.registered if committed.is_settled(one)]
-        return self._atlas.may_fall(machine.broker_id, healthy)
+        healthy = [one for one in committed.registered if committed.is_registration_processed(one)]
+        return self._budget.may_go_down(machine.broker_id, healthy)
 
     def restore(self, machine: BrokerMachine) -> None:
         """While its broker is down."""
@@ -113,18 +113,18 @@ class LostDirectories:
         elif had_logs or not disk.exists(path) or not _logs_in(disk, path):
             _put_back(disk, path, loss, others)
         else:
-            # Nothing was missing, and a start has taken what it found there for a new directory.
-            require(disk.exists(f"{path}/{META_PROPERTIES}"), "logs in nobody's directory")
+            # Nothing was missing, and a start adopted what it found there as a new directory.
+            require(disk.exists(f"{path}/{META_PROPERTIES}"), "logs in a directory without an id")
             if disk.exists(_aside(path)):
                 remove_tree(disk, _aside(path))
                 disk.sync_directory("/")
 
 
 def _is_in_use(machine: BrokerMachine, path: str) -> bool:
-    """The broker has made it its own, and the others know it by its id.
+    """The broker has given it an id, and its other directories have recorded that id.
 
-    Before that the next start takes whatever has its name for the new disk, and misses that one for
-    good once the first is back: nobody can tell them apart.
+    Before that the next start takes any directory of that name for the new disk, and misses that
+    one for good once the first is back: they cannot be distinguished.
     """
     disk = machine.node.disk
     others = [one for one in machine.directories if one != path]

@@ -1,9 +1,9 @@
-"""The disks of a simulated cluster when nothing runs any more: what they say is what is left."""
+"""Checks of a simulated cluster's disks when nothing runs any more."""
 
 from collections.abc import Mapping
 
 from millstream.storage.scan.partition_scan import scan_checkpoints, scan_partition
-from millstream.testing.history.checker import Outcome, Send, told_of
+from millstream.testing.history.checker import Outcome, Send, format_value
 from millstream.testing.history.cluster_views import CommittedPartition, CommittedState, batches_in
 from millstream.testing.record_batches import read_records
 from millstream.testing.sim.disk import SimDisk
@@ -13,7 +13,7 @@ from millstream.testing.simulation.cluster.scene import ClusterScene
 
 
 def scan_disks(brokers: Mapping[int, BrokerMachine]) -> None:
-    """I-10: nothing that a clean stop left has a fault."""
+    """I-10: the files that a clean stop left have no problems."""
     for machine in brokers.values():
         disk = machine.node.disk
         problems: list[str] = []
@@ -33,12 +33,12 @@ def check_acknowledged(
     sends = [
         send
         for send in scene.history.sends
-        if send.outcome is Outcome.OK and send.place[0] in scene.promised
+        if send.outcome is Outcome.OK and send.partition[0] in scene.promised
     ]
     for key, partition in committed.partitions.items():
-        mine = [send for send in sends if send.place == (key.topic, key.index)]
+        mine = [send for send in sends if send.partition == (key.topic, key.index)]
         for member in partition.isr:
-            if member in scene.excuses.wounded or not committed.is_settled(member):
+            if member in scene.excuses.wounded or not committed.is_registration_processed(member):
                 continue
             machine = brokers[member]
             if mine and machine.node.disk.storage.powered:
@@ -57,8 +57,8 @@ def _check_member(machine: BrokerMachine, partition: CommittedPartition, sends: 
                 broker=machine.host,
                 partition=partition,
                 offset=offset,
-                sent=f"{told_of(value)} by {send}",
-                there=told_of(stored[offset]) if offset in stored else None,
+                sent=f"{format_value(value)} by {send}",
+                there=format_value(stored[offset]) if offset in stored else None,
             )
 
 

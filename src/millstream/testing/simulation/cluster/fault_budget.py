@@ -1,11 +1,11 @@
-"""Which harm may be done: one good copy of everything acknowledged is always left.
+"""Which faults are allowed: one good copy of everything acknowledged is always left.
 
 Without this a loss would prove nothing. A power loss takes unsynced data, and a broker that comes
-back without proof of a clean stop loses its standing, whatever is on its disk. So a broker may lose
-its power, or a disk for good, only while another one, up and unharmed, is known to have everything;
-and while the controller has not yet dealt with such a broker nobody else may fall whose copy is the
-last good one. A log directory that comes back is no good copy before. Everything else is allowed,
-also that all are killed: the page cache stays.
+back without proof of a clean stop leaves the ISR, whatever is on its disk. So a broker may lose its
+power, or a disk for good, only while another one, up and undamaged, is known to have everything;
+and while the controller has not yet processed such a broker, no other broker whose copy is the last
+good one may go down. Until then a log directory that came back is no good copy either. Everything
+else is allowed, also that all are killed: the page cache stays.
 """
 
 from collections.abc import Callable, Collection
@@ -18,7 +18,7 @@ from millstream.testing.history.cluster_views import (
 
 
 class FaultBudget:
-    """Judges by what is committed and by who is well."""
+    """Decides by what is committed and by which brokers are healthy."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class FaultBudget:
         wounded: set[int],
         without_directory: set[int] | None = None,
     ) -> None:
-        """`wounded` lost their power and have not been dealt with since."""
+        """`wounded` lost their power and the controller has not processed them since."""
         self._committed = committed
         self._is_promised = is_promised
         self._wounded = wounded
@@ -41,8 +41,8 @@ class FaultBudget:
             for one in self._promised()
         )
 
-    def may_fall(self, broker: int, healthy: Collection[int]) -> bool:
-        """Whether it may be killed or kept away."""
+    def may_go_down(self, broker: int, healthy: Collection[int]) -> bool:
+        """Whether it may be killed, stopped or paused."""
         wounded = self._harmed - {broker}
         return all(
             wounded.isdisjoint(one.holders) or self._good(one, healthy) - {broker}
@@ -62,5 +62,5 @@ class FaultBudget:
 
 
 def _trusted(one: CommittedPartition) -> tuple[int, ...]:
-    """Who may lead it for what it has."""
+    """The replicas that may be elected."""
     return one.holders or (one.last_known_leader,)

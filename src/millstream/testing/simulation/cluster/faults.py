@@ -1,4 +1,4 @@
-"""What goes wrong in a cluster's simulation. Each seed switches a random subset of it on."""
+"""The faults of a cluster's simulation. Each seed switches a random subset on."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -32,20 +32,20 @@ Fault = Callable[[], None]
 
 
 class ClusterFaults:
-    """Chooses a fault, lets it happen and pass, and heals everything in the end."""
+    """Injects random faults that pass after a while, and heals everything in the end."""
 
     def __init__(
         self,
         scene: ClusterScene,
         keeper: KeeperMachine,
         brokers: dict[int, BrokerMachine],
-        atlas: FaultBudget,
+        budget: FaultBudget,
         randomness: SeededRandomness,
     ) -> None:
         self._scene, self._keeper, self._brokers = scene, keeper, brokers
-        self._atlas = atlas
+        self._budget = budget
         self._randomness = randomness
-        self.directories = LostDirectories(scene, atlas, randomness.fork("directories"))
+        self.directories = LostDirectories(scene, budget, randomness.fork("directories"))
         self.client_hosts: list[str] = []
         self._under_way: list[asyncio.Task[None]] = []
         self.all: dict[str, Fault] = {
@@ -81,7 +81,7 @@ class ClusterFaults:
             await asyncio.sleep(randomness.between(0.0, self._calm_s))
             name = randomness.choice(self.enabled)
             scene.world.trace.note("fault", name)
-            scene.made[name] += 1
+            scene.counts[name] += 1
             self.all[name]()
             if randomness.chance(0.12):
                 self._heal_links()
@@ -158,8 +158,8 @@ class ClusterFaults:
 
     def _kill(self) -> None:
         machine = self._some_broker()
-        if machine.is_running and self._atlas.may_fall(machine.broker_id, self._healthy()):
-            self._scene.made["kills"] += 1
+        if machine.is_running and self._budget.may_go_down(machine.broker_id, self._healthy()):
+            self._scene.counts["kills"] += 1
             machine.kill()
             self._later(self._begin_later(machine), "start after a kill")
 
@@ -167,12 +167,12 @@ class ClusterFaults:
         machine, healthy = self._some_broker(), self._healthy()
         number = machine.broker_id
         if machine.absent is not None:
-            return  # what its disks have is hard to tell then, and it is ended soon enough
-        if not machine.is_running or not self._atlas.may_lose_power(number, healthy):
+            return  # the content of its disks is uncertain then, and it is stopped soon anyway
+        if not machine.is_running or not self._budget.may_lose_power(number, healthy):
             return
-        if not self._atlas.may_fall(number, healthy):
+        if not self._budget.may_go_down(number, healthy):
             return
-        self._scene.made["power losses"] += 1
+        self._scene.counts["power losses"] += 1
         self._scene.powers_lost += 1
         self._scene.excuses.wounded.add(number)
         self._scene.excuses.wounded_at[number] = self._scene.ledger.tree.zxid
@@ -192,9 +192,9 @@ class ClusterFaults:
     def _stop(self) -> None:
         machine = self._some_broker()
         is_paused = self._scene.pauses.is_paused(machine.host)
-        may_fall = self._atlas.may_fall(machine.broker_id, self._healthy())
-        if machine.is_up and not is_paused and may_fall:
-            self._scene.made["clean stops"] += 1
+        may_go_down = self._budget.may_go_down(machine.broker_id, self._healthy())
+        if machine.is_up and not is_paused and may_go_down:
+            self._scene.counts["clean stops"] += 1
             self._later(self._stop_and_begin(machine), "clean stop")
 
     async def _stop_and_begin(self, machine: BrokerMachine) -> None:
@@ -206,7 +206,9 @@ class ClusterFaults:
 
     def _pause(self) -> None:
         machine = self._some_broker()
-        if machine.process is not None and self._atlas.may_fall(machine.broker_id, self._healthy()):
+        if machine.process is not None and self._budget.may_go_down(
+            machine.broker_id, self._healthy()
+        ):
             self._scene.pauses.pause(machine.host, machine.process)
             resume = self._scene.pauses.resume
             self._scene.world.loop.call_later(self._for_a_while_s(), resume, machine.host)
@@ -293,7 +295,7 @@ class ClusterFaults:
         self._scene.lost_reply_chance = 0.0
 
     def _depose(self) -> None:
-        """An operator deletes the node, as Kafka's did: the old controller has its session yet."""
+        """An operator deletes the node, as Kafka's did: the old controller keeps its session."""
         self._later(self._delete_controller(), "operator")
 
     async def _delete_controller(self) -> None:

@@ -1,7 +1,7 @@
-"""The coordination service of a simulated cluster: the real keeper, watched and shaken.
+"""The coordination service of a simulated cluster: the real keeper, observed and with lost replies.
 
-Every transaction is shown to the ledger when it is durable. Now and then the answer to a write that
-was carried out is lost on its way, with the connection: the writer cannot know what became of it.
+Every transaction is reported to the ledger when it is durable. Now and then the reply to a write
+that was carried out is lost with the connection: the writer cannot know the outcome.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +27,7 @@ LOST_REPLIES: Final = "lost replies"
 
 
 class _WatchedKeeper(KeeperServer):
-    """Shows what is durable."""
+    """Reports every transaction that is durable."""
 
     on_durable: Callable[[Txn], None]
 
@@ -36,9 +36,9 @@ class _WatchedKeeper(KeeperServer):
         super()._carry_out(effects)
         for effect in effects:
             if isinstance(effect, Log):
-                self._tell_when_durable(effect.txn)
+                self._report_when_durable(effect.txn)
 
-    def _tell_when_durable(self, txn: Txn) -> None:
+    def _report_when_durable(self, txn: Txn) -> None:
         self._commits.when_durable(lambda: self.on_durable(txn))
 
 
@@ -73,10 +73,10 @@ class KeeperMachine:
             log_roll_bytes=20_000,
         )
         server = process.run(_WatchedKeeper, seams, settings)
-        server.on_durable = scene.took
+        server.on_durable = scene.on_durable
         await process.spawn(server.start(), "start")
         state = server.machine.state
-        scene.keeper_came_back(state.nodes, state.last_zxid)
+        scene.on_keeper_restart(state.nodes, state.last_zxid)
         self.process, self.server = process, server
 
     def kill(self) -> None:
@@ -126,14 +126,14 @@ class LossyCoordination:
         """Whether this answer is lost; then the connection is gone, too."""
         if not self._chance.chance(self._scene.lost_reply_chance):
             return False
-        self._scene.made[LOST_REPLIES] += 1
+        self._scene.counts[LOST_REPLIES] += 1
         self._scene.world.trace.note("lost reply", self._host)
         self._scene.world.network.reset(self._host, KEEPER)
         return True
 
 
 class LossySession:
-    """One session; all but the writes is the inner one's."""
+    """One session; everything but the writes goes to the inner one unchanged."""
 
     def __init__(self, inner: WireSession, loses: Callable[[], bool]) -> None:
         self._inner = inner
@@ -159,7 +159,7 @@ class LossySession:
 
     def _answered(self, answer: T) -> T:
         if self._loses():
-            # The inner session notices in the next round of the loop; nobody may use it till then.
+            # The inner session notices in the next loop iteration, and must not be used until then.
             self._inner._suspend()  # noqa: SLF001
             raise errors.ConnectionLost
         return answer

@@ -21,11 +21,11 @@ SEEDS_NEARBY: Final = 20
 STEPS: Final = 200
 
 Replace = Callable[[Any], Any]
-"""From what is there to what is put in its place."""
+"""From the original to its replacement."""
 
 
 class Patch(NamedTuple):
-    """Where, as `module:name.name`, and what."""
+    """A target, as `module:name.name`, and its replacement."""
 
     target: str
     replace: Replace
@@ -36,8 +36,8 @@ class Planted(NamedTuple):
 
     name: str
     patches: tuple[Patch, ...]
-    told: tuple[str, ...]
-    """One of these is in what the failing run says."""
+    symptoms: tuple[str, ...]
+    """One of these is in the failing run's message."""
     first_seed: int = SEEDS.start
     """Where it is known to be caught; `make sim PROOF=1` names the seed.
 
@@ -49,12 +49,12 @@ class Caught(NamedTuple):
     """How a planted bug was found."""
 
     seed: int
-    told: str
+    text: str
 
 
 @contextmanager
 def planted(bug: Planted) -> Iterator[None]:
-    """With the bug in place; raises AttributeError when its target is not there any more."""
+    """With the bug in place; raises AttributeError when its target no longer exists."""
     with ExitStack() as patches:
         for target, replace in bug.patches:
             module, _, path = target.partition(":")
@@ -74,23 +74,23 @@ Run = Callable[..., object]
 def first_catch(
     bug: Planted, *, seeds: range = SEEDS, steps: int = STEPS, run: Run = run_cluster
 ) -> Caught | None:
-    """Run seeds until one finds the bug for what it is; None when none does."""
+    """Run seeds until one catches the bug with its own symptom; None when none does."""
     later = range(bug.first_seed, max(seeds.stop, bug.first_seed + SEEDS_NEARBY))
     order = [*later, *range(seeds.start, min(seeds.stop, bug.first_seed))]
     with planted(bug):
         for seed in order:
-            told = _failure(run, seed, steps)
-            if told is not None:
-                _let_go()
-            if told is not None and any(part in told for part in bug.told):
-                return Caught(seed, told)
+            text = _failure(run, seed, steps)
+            if text is not None:
+                _collect_failed_run()
+            if text is not None and any(part in text for part in bug.symptoms):
+                return Caught(seed, text)
     return None
 
 
-def _let_go() -> None:
-    """Of a run that failed coroutines are left that cannot end in order: their loop is closed.
+def _collect_failed_run() -> None:
+    """A failed run leaves coroutines that cannot end in order: their loop is closed.
 
-    Now, and without a word: at some later time it would be told as somebody else's fault.
+    Collect them now and silently: later the report would be blamed on other code.
     """
     former, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
@@ -140,7 +140,7 @@ def _always_enough(_: Any) -> Any:
     return property(lambda _: True)
 
 
-def _older_epochs_count(original: Any) -> Any:
+def _count_older_epochs(original: Any) -> Any:
     """A new epoch begins with what was fetched in the one before."""
 
     def lead(replicas: Any, state: Any, epoch_start: Any, now_s: float) -> None:
@@ -152,7 +152,7 @@ def _older_epochs_count(original: Any) -> Any:
     return lead
 
 
-def _whoever_is_alive(original: Any) -> Any:
+def _any_alive_replica(original: Any) -> Any:
     """The first of the assigned replicas that is alive, in sync or not."""
 
     def first(electorate: Any, order: Any, among: Any) -> Any:
@@ -179,7 +179,7 @@ def _nothing_is_missed(_: Any) -> Any:
 
 
 def _any_marker_proves(_: Any) -> Any:
-    """As it was once: whatever is in a directory that is not there any more."""
+    """As it was once: without regard to a directory that is missing."""
 
     def proved(_: Any, markers: Any) -> Any:
         epochs = [one.broker_epoch for one in markers if one is not None and one.broker_epoch]
@@ -220,12 +220,12 @@ BUGS: Final = (
     ),
     Planted(
         "elected from outside of the ISR",
-        (Patch("millstream.controller.cluster.elections:Electorate.first", _whoever_is_alive),),
+        (Patch("millstream.controller.cluster.elections:Electorate.first", _any_alive_replica),),
         ("I-14",),
     ),
     Planted(
         "a fetch of an older epoch advances the high watermark",
-        (Patch(f"{_LEADER}._lead", _older_epochs_count),),
+        (Patch(f"{_LEADER}._lead", _count_older_epochs),),
         ("I-13", "I-09", "I-01", "I-02", "lost", "inconsistent"),
         first_seed=75,
     ),
@@ -236,7 +236,7 @@ BUGS: Final = (
         first_seed=98,
     ),
     Planted(
-        "what was in a log directory that is missing is made anew",
+        "partitions of a missing log directory are created again",
         (Patch("millstream.broker.cluster.member_directories:absent", _nothing_is_missed),),
         ("I-01", "I-13", "I-14", "lost", "could not open partitions"),
         first_seed=9,

@@ -1,8 +1,8 @@
-"""I-11 in a cluster: what logs have when their broker comes back, and what they had when it went.
+"""I-11 in a cluster: compares logs when a broker comes back with what they had when it ended.
 
-A log loses nothing by a kill, and by a loss of power nothing that it had called durable; it never
-has anything else than before. That is looked at right after the logs are loaded: later a leader
-may have them cut, which is another promise's matter (I-08).
+A log loses nothing by a kill, and by a power loss nothing that it had reported as durable; it never
+has other batches than before. That is checked right after the logs are loaded: later a leader may
+have them truncated, which is another invariant (I-08).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,19 +35,19 @@ class LogFound(NamedTuple):
     batches: Sequence[BatchView]
 
 
-def recovered(fate: LogFate, found: LogFound | None) -> Iterator[Violation]:
-    """What is wrong with it; `found` is None for a log that is not there any more."""
+def check_recovery(fate: LogFate, found: LogFound | None) -> Iterator[Violation]:
+    """Violations of I-11; `found` is None for a log that no longer exists."""
     if found is None:
         if fate.durable_end > fate.log_start:
-            told = f"is gone, though it was durable up to {fate.durable_end}"
-            yield Violation("I-11", f"{fate.name} {told}")
+            text = f"is gone, though it was durable up to {fate.durable_end}"
+            yield Violation("I-11", f"{fate.name} {text}")
         return
     if found.log_end < fate.durable_end:
-        told = f"ends at {found.log_end}, though it was durable up to {fate.durable_end}"
-        yield Violation("I-11", f"{fate.name} {told}")
+        text = f"ends at {found.log_end}, though it was durable up to {fate.durable_end}"
+        yield Violation("I-11", f"{fate.name} {text}")
     if found.log_end > max(fate.log_end, found.log_start):
-        told = f"ends at {found.log_end}, it ended at {fate.log_end}"
-        yield Violation("I-11", f"{fate.name} {told}")
+        text = f"ends at {found.log_end}, it ended at {fate.log_end}"
+        yield Violation("I-11", f"{fate.name} {text}")
     before = [one for one in fate.batches if one.next_offset > found.log_start]
     now = [one for one in found.batches if one.next_offset > found.log_start]
     if now != before[: len(now)]:
@@ -57,19 +57,19 @@ def recovered(fate: LogFate, found: LogFound | None) -> Iterator[Violation]:
 
 
 class RecoveryWatch:
-    """One machine's logs from one process to the next."""
+    """Compares one machine's logs from one process to the next."""
 
     def __init__(self) -> None:
         self._fates: dict[str, LogFate] = {}
         self.compared = 0
-        """Logs that came back and were looked at."""
+        """How many logs came back and were compared."""
 
     def note(self, broker: Broker, disk: SimDisk, *, loses_power: bool) -> None:
         """The process ends now."""
         self._fates = {
             log.context.directory: _fate(log, disk, loses_power=loses_power)
             for log in broker.logs
-            # What became of a log that failed nobody saw to the end.
+            # The last state of a log that failed is not known.
             if log.failure is None and has_files(disk, log)
         }
 
@@ -93,7 +93,7 @@ class RecoveryWatch:
             if log is not None:
                 one = LogFound(log.log_start, log.log_end, stored_batches(disk, directory))
                 self.compared += 1
-            found += recovered(fate, one)
+            found += check_recovery(fate, one)
         return found
 
 

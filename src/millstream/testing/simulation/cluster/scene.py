@@ -1,11 +1,11 @@
-"""What everybody in the simulation of a cluster shares."""
+"""The state that all parts of a cluster's simulation share."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from millstream.coordination.keeper.changes import Txn
 from millstream.coordination.keeper.state import Node
-from millstream.testing.history.checker import Place
+from millstream.testing.history.checker import PartitionName
 from millstream.testing.history.cluster_invariants import Excuses, Violation
 from millstream.testing.history.cluster_ledger import ClusterLedger
 from millstream.testing.history.cluster_tree import TreeStep
@@ -23,12 +23,12 @@ def host_of(broker: int) -> str:
 
 
 class ClusterScene(Scene):
-    """Of one run."""
+    """The shared state of one run."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.excuses = Excuses()
-        self.ledger = ClusterLedger(self.excuses, self.made, self.now_s)
+        self.ledger = ClusterLedger(self.excuses, self.counts, self.now_s)
         self.pauses = Pauses(self.world.loop, self.world.network)
         self.lost_reply_chance = 0.0
         self.broker_hosts: dict[int, str] = {}
@@ -39,31 +39,31 @@ class ClusterScene(Scene):
     def committed(self) -> CommittedState:
         return self.ledger.tree.committed()
 
-    def may_have_lost(self, place: Place) -> bool:
+    def may_have_lost(self, partition_name: PartitionName) -> bool:
         """Only where that is allowed: the faults keep one good copy of everything else."""
-        return place[0] not in self.promised
+        return partition_name[0] not in self.promised
 
     # -- the keeper ------------------------------------------------------------------------
 
-    def took(self, txn: Txn) -> None:
+    def on_durable(self, txn: Txn) -> None:
         """A transaction is durable."""
         session = self.ledger.tree.controller_session
-        self._look_at(self.ledger.tree.apply(txn), session)
+        self._check_step(self.ledger.tree.apply(txn), session)
 
-    def keeper_came_back(self, nodes: Mapping[str, Node], zxid: int) -> None:
-        self._look_at(self.ledger.tree.follow(nodes, zxid), 0)
+    def on_keeper_restart(self, nodes: Mapping[str, Node], zxid: int) -> None:
+        self._check_step(self.ledger.tree.follow(nodes, zxid), 0)
 
-    def _look_at(self, step: TreeStep, session: int) -> None:
+    def _check_step(self, step: TreeStep, session: int) -> None:
         try:
             self.fail_for(self.ledger.take(step, session))
         except SimulationFailed as error:
-            self.world.loop.fail(error)  # not the keeper's concern
+            self.world.loop.fail(error)  # not raised into the keeper
 
     def fail_for(self, found: list[Violation]) -> None:
-        """End the run with the promises that are broken."""
+        """End the run with the invariants that are violated."""
         if found:
             lines = "\n".join(str(one)[:900] for one in found[:5])
-            raise SimulationFailed(f"{len(found)} promises broken\n{lines}")
+            raise SimulationFailed(f"{len(found)} invariants violated\n{lines}")
 
 
 class ClusterTopic(Topic):
@@ -71,5 +71,5 @@ class ClusterTopic(Topic):
 
     __slots__ = ()
 
-    def place(self, partition: int) -> Place:
+    def partition_name(self, partition: int) -> PartitionName:
         return (self.name, partition)

@@ -1,15 +1,15 @@
-"""A whole cluster from one seed: keeper, brokers, clients, and everything that can go wrong.
+"""A whole cluster from one seed: keeper, brokers, clients, and many kinds of faults.
 
-Brokers are killed, lose their power, are stopped and woken; links are cut one way and both ways;
-the keeper dies, and answers to writes that it carried out are lost. Meanwhile clients write and
-read, and an administrator makes, grows, moves and deletes topics. Every decision is checked when it
-is durable (`history/cluster_ledger.py`), every broker several times a second
-(`history/cluster_invariants.py`), what clients were told in the end (`history/checker.py`), and so
-are the files of all disks.
+Brokers are killed, lose their power, are paused and resumed; links are cut one way and both ways;
+the keeper dies, and replies to writes that it carried out are lost. Meanwhile clients write and
+read, and an administrator creates, grows, moves and deletes topics. Every decision is checked when
+it is durable (`history/cluster_ledger.py`), every broker several times a second
+(`history/cluster_invariants.py`), and in the end what clients were answered (`history/checker.py`)
+and the files of all disks.
 
-Most seeds heal everything in the end and require that all is well again in named times (I-39 to
-I-42). The others end in the middle of it, and only the disks are looked at: that is enough to see
-that nothing acknowledged is lost.
+Most seeds heal everything in the end and require a healthy cluster within fixed times (I-39 to
+I-42). The others end in the middle of the faults, and only the disks are checked: that is enough to
+see that nothing acknowledged is lost.
 """
 
 import asyncio
@@ -21,26 +21,26 @@ from typing import Final, NamedTuple
 
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.history.checker import Anomaly, check_history
-from millstream.testing.history.cluster_invariants import Violation, at_one_moment, between_two
+from millstream.testing.history.cluster_invariants import Violation, check_transition, check_view
 from millstream.testing.history.cluster_liveness import (
     differing_replicas,
     not_in_sync,
-    not_known,
+    unaware_leaders,
     without_leader,
 )
 from millstream.testing.history.cluster_views import ClusterView
 from millstream.testing.simulation.broker.client import Client
 from millstream.testing.simulation.broker.simulation import errors_are_failures
 from millstream.testing.simulation.broker.watch import SimulationFailed, require
-from millstream.testing.simulation.cluster.admin import DOINGS, ClusterAdmin
+from millstream.testing.simulation.cluster.admin import ADMIN_ACTIONS, ClusterAdmin
 from millstream.testing.simulation.cluster.brokers import DIRECTORY, SECOND_DIRECTORY, BrokerMachine
 from millstream.testing.simulation.cluster.clients import (
     ClusterConsumer,
     ClusterIdempotentProducer,
-    ClusterPlainProducer,
+    ClusterNonIdempotentProducer,
     ClusterReader,
 )
-from millstream.testing.simulation.cluster.coverage import CPU_S_MAX, TOO_SLOW, counted
+from millstream.testing.simulation.cluster.coverage import CPU_S_MAX, TOO_SLOW, count_events
 from millstream.testing.simulation.cluster.disks import check_acknowledged, scan_disks
 from millstream.testing.simulation.cluster.fault_budget import FaultBudget
 from millstream.testing.simulation.cluster.faults import ClusterFaults
@@ -50,14 +50,14 @@ from millstream.testing.simulation.cluster.scene import ClusterScene, ClusterTop
 Finder = Callable[[], list[Violation]]
 
 SECONDS_PER_STEP: Final = 0.1
-LOOK_EVERY_S: Final = 0.1
-"""A promise may be broken for moments only: until a follower has fetched what it lacks."""
+CHECK_INTERVAL_S: Final = 0.1
+"""An invariant may be violated only briefly: until a follower has fetched what it lacks."""
 LEADERS_S: Final = 15.0
 """After the last fault every partition has a leader within this (I-39): brokers start, sessions of
 dead ones end, a controller is elected and reads everything."""
 IN_SYNC_S: Final = 30.0
-"""And everybody is in sync within this (I-40)."""
-SETTLING_S: Final = 60.0
+"""And all replicas are in sync within this (I-40)."""
+FINISH_S: Final = 60.0
 """And what clients had begun is done within this (I-41)."""
 STOP_S: Final = 30.0
 """A clean stop ends within this (I-42)."""
@@ -68,31 +68,31 @@ SAFETY_EVERY: Final = 4
 class ClusterRun(NamedTuple):
     """How one seed went."""
 
-    made: Counter[str]
+    counts: Counter[str]
     digest: str
 
 
 def simulate_cluster(seed: int, *, steps: int) -> Counter[str]:
-    """Run one seed; raises at the first promise that the cluster breaks."""
+    """Run one seed; raises at the first invariant that the cluster violates."""
     started_s = time.process_time()
-    made = run_cluster(seed, steps=steps).made
-    made[TOO_SLOW] += time.process_time() - started_s > CPU_S_MAX
-    return made
+    counts = run_cluster(seed, steps=steps).counts
+    counts[TOO_SLOW] += time.process_time() - started_s > CPU_S_MAX
+    return counts
 
 
 def run_cluster(seed: int, *, steps: int) -> ClusterRun:
     """As `simulate_cluster`, with the fingerprint of the run."""
-    play = ClusterPlay(seed, duration_s=steps * SECONDS_PER_STEP)
-    with errors_are_failures(), counted(play.scene.made):
+    simulation = ClusterSimulation(seed, duration_s=steps * SECONDS_PER_STEP)
+    with errors_are_failures(), count_events(simulation.scene.counts):
         try:
-            play.scene.world.run(play.run)
+            simulation.scene.world.run(simulation.run)
         finally:
             gc.unfreeze()
-    return ClusterRun(play.scene.made, play.scene.world.trace.digest())
+    return ClusterRun(simulation.scene.counts, simulation.scene.world.trace.digest())
 
 
-class ClusterPlay:
-    """One seed."""
+class ClusterSimulation:
+    """The run of one seed."""
 
     def __init__(
         self,
@@ -111,19 +111,19 @@ class ClusterPlay:
         settings = _own_settings(scene) if settings is None else settings
         self.brokers = {one: BrokerMachine(scene, one, settings) for one in range(1, count + 1)}
         scene.broker_hosts = {one: machine.host for one, machine in self.brokers.items()}
-        atlas = FaultBudget(
+        budget = FaultBudget(
             lambda: scene.committed,
             is_promised=lambda key: key.topic in scene.promised,
             wounded=scene.excuses.wounded,
             without_directory=scene.excuses.without_directory,
         )
         self.faults = ClusterFaults(
-            scene, self.keeper, self.brokers, atlas, self._randomness.fork("faults")
+            scene, self.keeper, self.brokers, budget, self._randomness.fork("faults")
         )
         self._clients: list[Client] = []
         self._admin = ClusterAdmin(scene, "admin", self._randomness.fork("admin"))
         self._last: ClusterView | None = None
-        self._looking = True
+        self._is_checking = True
 
     async def run(self) -> None:
         await self.begin()
@@ -138,7 +138,7 @@ class ClusterPlay:
         self._check_history()
 
     async def begin(self) -> None:
-        """A keeper and brokers that know each other."""
+        """Start the keeper and the brokers."""
         await self.keeper.start()
         for machine in self.brokers.values():
             machine.begin()
@@ -147,11 +147,13 @@ class ClusterPlay:
             "brokers did not start",
             limit_s=LEADERS_S,
         )
-        self.scene.spawn(self._look_on(), "look")
+        self.scene.spawn(self._check_repeatedly(), "checks")
 
     async def _make_topics(self) -> None:
         randomness, admin = self._randomness, self._admin
-        self._admin.wants = frozenset(one for one in DOINGS if randomness.chance(0.4))
+        self._admin.enabled_actions = frozenset(
+            one for one in ADMIN_ACTIONS if randomness.chance(0.4)
+        )
         kinds = [("main", 3, "2", "false")]
         if randomness.chance(0.5):
             kinds.append(("pair", 2, "2", "false"))
@@ -179,39 +181,41 @@ class ClusterPlay:
                 self._start(ClusterIdempotentProducer, topic, partition)
                 self._start(ClusterConsumer, topic, partition)
                 if randomness.chance(0.4):
-                    self._start(ClusterPlainProducer, topic, partition)
+                    self._start(ClusterNonIdempotentProducer, topic, partition)
                 if randomness.chance(0.3):
                     self._start(ClusterConsumer, topic, partition)
 
     def _start(
         self,
-        kind: type[ClusterIdempotentProducer] | type[ClusterPlainProducer] | type[ClusterConsumer],
+        kind: type[ClusterIdempotentProducer]
+        | type[ClusterNonIdempotentProducer]
+        | type[ClusterConsumer],
         topic: ClusterTopic,
         partition: int,
     ) -> None:
-        name = f"{kind.__name__.removeprefix('Cluster').lower()}-{len(self._clients)}"
+        name = f"{kind.host_prefix}-{len(self._clients)}"
         client = kind(self.scene, name, self._randomness.fork(name))
         client.aim(topic, partition)
         self._clients.append(client)
         client.start()
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------
 
-    async def _look_on(self) -> None:
-        while self._looking:
-            self.look()
-            await asyncio.sleep(LOOK_EVERY_S)
+    async def _check_repeatedly(self) -> None:
+        while self._is_checking:
+            self.check_invariants()
+            await asyncio.sleep(CHECK_INTERVAL_S)
 
-    def look(self) -> ClusterView:
-        """Check everything that can be seen."""
+    def check_invariants(self) -> ClusterView:
+        """Check everything that can be observed."""
         scene = self.scene
         view = self.view()
         for key in view.committed.partitions:
             if key.topic not in scene.promised:
                 scene.excuses.unclean.add(key)
-        scene.fail_for(at_one_moment(view, scene.excuses, self._last))
+        scene.fail_for(check_view(view, scene.excuses, self._last))
         if self._last is not None:
-            scene.fail_for(between_two(self._last, view, scene.excuses))
+            scene.fail_for(check_transition(self._last, view, scene.excuses))
         for claim in view.claims():
             epoch = view.brokers[claim.broker].broker_epoch
             scene.fail_for(list(scene.ledger.leaders.note_claim(claim, broker_epoch=epoch)))
@@ -226,8 +230,8 @@ class ClusterPlay:
     # -- the end ---------------------------------------------------------------------------
 
     async def _break_off(self) -> None:
-        """Everything dies at once; what is on the disks is all there is."""
-        self._looking = False
+        """Everything dies at once; only the disks are left."""
+        self._is_checking = False
         self.scene.pauses.resume_all()
         committed = self.scene.committed
         for client in (*self._clients, self._admin):
@@ -238,7 +242,7 @@ class ClusterPlay:
             self.faults.directories.restore(machine)
         self.keeper.kill()
         check_acknowledged(self.scene, self.brokers, committed)
-        self.scene.made["broken off"] += 1
+        self.scene.counts["broken off"] += 1
 
     async def _finish(self) -> None:
         scene = self.scene
@@ -247,13 +251,13 @@ class ClusterPlay:
         scene.is_ending = True
         consumers = [one for one in self._clients if isinstance(one, ClusterConsumer)]
         workers = [one for one in self._clients if not isinstance(one, ClusterConsumer)]
-        await self._until_none(lambda: unfinished([*workers, self._admin]), SETTLING_S)
+        await self._until_none(lambda: unfinished([*workers, self._admin]), FINISH_S)
         for consumer in consumers:
-            consumer.look_for_the_end()
+            consumer.recheck_ends()
         await scene.until(
             lambda: all(one.is_at_end for one in consumers),
             "I-33 consumers did not catch up after the faults",
-            limit_s=SETTLING_S,
+            limit_s=FINISH_S,
         )
         for consumer in consumers:
             consumer.is_finished = True
@@ -272,14 +276,14 @@ class ClusterPlay:
         )
         await self._until_none(lambda: without_leader(scene.committed, alive), LEADERS_S)
         await self._until_none(lambda: not_in_sync(scene.committed, alive), IN_SYNC_S)
-        await self._until_none(lambda: not_known(self.view()), LEADERS_S)
+        await self._until_none(lambda: unaware_leaders(self.view()), LEADERS_S)
 
     async def _until_none(self, find: Finder, limit_s: float) -> None:
         deadline_s = self.scene.now_s() + limit_s
         while found := find():
             if self.scene.now_s() > deadline_s:
                 self.scene.fail_for(found)
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def _read_everything(self) -> None:
         scene = self.scene
@@ -292,16 +296,16 @@ class ClusterPlay:
                 await reader.process.spawn(reader.read(), "last read")
         last_admin = ClusterAdmin(scene, "last admin", self._randomness.fork("last admin"))
         last_admin.inherit(self._admin)
-        await last_admin.process.spawn(last_admin.finish(), "last look")
+        await last_admin.process.spawn(last_admin.finish(), "last check")
 
     async def _check_at_rest(self) -> None:
         """I-19"""
         await self._until_none(lambda: differing_replicas(self.view()), IN_SYNC_S)
-        self.look()
+        self.check_invariants()
 
     async def stop_all(self) -> None:
         """I-42, each after the other, so that leaderships are handed over."""
-        self._looking = False
+        self._is_checking = False
         for client in (*self._clients, self._admin):
             client.process.kill()
             self.scene.world.network.kill_host(client.name)
@@ -318,19 +322,19 @@ class ClusterPlay:
     def _check_history(self) -> None:
         found = [one for one in check_history(self.scene.history) if not self._is_excused(one)]
         if found:
-            lines = [f"{one.kind}: {one.told[:600]}" for one in found[:8]]
+            lines = [f"{one.kind}: {one.text[:600]}" for one in found[:8]]
             raise SimulationFailed(f"{len(found)} anomalies\n" + "\n".join(lines))
 
     @staticmethod
     def _is_excused(one: Anomaly) -> bool:
         """Where unclean elections are allowed only invention is forbidden (I-04)."""
-        return one.kind != "phantom" and "('risky', " in one.told
+        return one.kind != "phantom" and "('risky', " in one.text
 
 
 def unfinished(clients: Sequence[Client]) -> list[Violation]:
-    """I-41: who has not come to an end with what it had begun."""
+    """I-41: clients that have not finished what they had begun."""
     return [
-        Violation("I-41", f"{one.name} of {getattr(one, 'topic', None)} has not come to an end")
+        Violation("I-41", f"{one.name} of {getattr(one, 'topic', None)} has not finished")
         for one in clients
         if not one.is_finished
     ]

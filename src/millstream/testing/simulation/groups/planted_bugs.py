@@ -35,7 +35,7 @@ def _serves_while_it_loads(_: Any) -> Any:
 
 
 def _answers_when_appended(original: Any) -> Any:
-    """Before anybody else has it: a failover takes back what was promised."""
+    """Before any other replica has it: a failover takes back what was acknowledged."""
 
     def await_commit(led: Any, writes: Any, base: Any, time: Any) -> None:
         for write in writes:
@@ -78,7 +78,7 @@ GROUP_BUGS: Final = (
         first_seed=126,
     ),
     Planted(
-        "a commit is acknowledged before it counts",
+        "an offset commit is acknowledged before it is committed",
         (Patch(f"{_LED}._await_commit", _answers_when_appended),),
         (WENT_BACK, BEGAN_BEFORE, UNPROCESSED, TWO_OWNERS, TOO_EARLY),
     ),

@@ -1,10 +1,11 @@
-"""Consumer groups of a simulated cluster from one seed: hundreds of members, and what befalls them.
+"""Consumer groups of a simulated cluster from one seed: hundreds of members, and their faults.
 
-The brokers are the real ones, and so are their faults (`simulation/cluster/faults.py`), so that
+The brokers are the real ones, with the faults of `simulation/cluster/faults.py`, so that
 coordinators are killed, stopped, cut off, and come back as zombies. Members of all protocols join,
-leave, are killed and are stopped meanwhile. What each went through is checked in the end as that
-of foreign clients is (`history/groups.py`): I-27, I-28, I-29. When the faults are over every group
-must settle in a named time (I-31), which it cannot while a dead member owns something (I-30).
+leave, are killed and are paused meanwhile. Their histories are checked in the end as those of
+foreign clients are (`history/groups.py`): I-27, I-28, I-29. When the faults are over every group
+must become stable in a fixed time (I-31), which it cannot while a dead member owns something
+(I-30).
 """
 
 import asyncio
@@ -20,14 +21,14 @@ from millstream.testing.protocol_members.member import KnownTopics, MemberSpec
 from millstream.testing.simulation.broker.scene import PORT
 from millstream.testing.simulation.broker.simulation import errors_are_failures
 from millstream.testing.simulation.broker.watch import SimulationFailed
-from millstream.testing.simulation.cluster.coverage import counted
-from millstream.testing.simulation.cluster.simulation import ClusterPlay
+from millstream.testing.simulation.cluster.coverage import count_events
+from millstream.testing.simulation.cluster.simulation import ClusterSimulation
 from millstream.testing.simulation.groups.members import (
     KINDS,
     OFFSETS_TOPIC,
     SimGroup,
     SimMember,
-    SimOnlooker,
+    SimOffsetObserver,
     Source,
 )
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -35,12 +36,12 @@ from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTo
 SECONDS_PER_STEP: Final = 0.1
 TOPIC: Final = "work"
 SESSION_MS: Final = 6_000
-SETTLE_S: Final = 60.0
-"""After the last fault every group is settled within this: sessions of the dead end, coordinators
-load, members come back and rebalance, maybe more than once."""
+STABLE_S: Final = 60.0
+"""After the last fault every group is stable within this: sessions of dead members expire,
+coordinators load, members come back and rebalance, maybe more than once."""
 CPU_S_MAX: Final = 8.0
 TOO_SLOW: Final = "seeds of too much CPU"
-ANOMALIES_TOLD_MAX: Final = 8
+ANOMALIES_SHOWN_MAX: Final = 8
 
 SETTINGS: Final = {
     "offsets.topic.num.partitions": "3",
@@ -64,50 +65,52 @@ IN_TWENTY_SEEDS: Final = {
     "commits": 500,
     "commits refused": 20,
     "generations": 100,
-    "looks at committed offsets": 1_000,
+    "reads of committed offsets": 1_000,
 }
-"""What so many seeds must meet together: a simulation must not quietly test nothing."""
+"""What so many seeds must meet together: a simulation must not silently test nothing."""
 SEEDS_TO_MEET_ALL: Final = 20
 
 
-def never_made(made: Mapping[str, int], seeds: int) -> list[str]:
-    """What so many seeds met too seldom and how often they did."""
+def missing_events(counts: Mapping[str, int], seeds: int) -> list[str]:
+    """Events that so many seeds met too seldom, with their counts."""
     if seeds < SEEDS_TO_MEET_ALL:
         return []
     return [
-        f"{name} ({made.get(name, 0)} of {least})"
+        f"{name} ({counts.get(name, 0)} of {least})"
         for name, least in IN_TWENTY_SEEDS.items()
-        if made.get(name, 0) < least
+        if counts.get(name, 0) < least
     ]
 
 
 def simulate_groups(seed: int, *, steps: int) -> Counter[str]:
-    """Run one seed; raises at the first promise that is broken."""
+    """Run one seed; raises at the first invariant that is violated."""
     started_s = time.process_time()
-    made = run_groups(seed, steps=steps)
-    made[TOO_SLOW] += time.process_time() - started_s > CPU_S_MAX
-    return made
+    counts = run_groups(seed, steps=steps)
+    counts[TOO_SLOW] += time.process_time() - started_s > CPU_S_MAX
+    return counts
 
 
 def run_groups(
     seed: int, *, steps: int, sizes: tuple[int, ...] = (), with_faults: bool = True
 ) -> Counter[str]:
-    """As `simulate_groups`; `sizes` names how many members each kind of group has.
+    """As `simulate_groups`; `sizes` is the number of members of each kind of group.
 
-    Without faults of the brokers, but for one coordinator that is killed, nobody who lives may be
+    Without faults of the brokers, except for one coordinator that is killed, no live member may be
     fenced.
     """
-    play = GroupPlay(seed, duration_s=steps * SECONDS_PER_STEP, sizes=sizes, calm=not with_faults)
-    with errors_are_failures(), counted(play.scene.made):
+    simulation = GroupSimulation(
+        seed, duration_s=steps * SECONDS_PER_STEP, sizes=sizes, calm=not with_faults
+    )
+    with errors_are_failures(), count_events(simulation.scene.counts):
         try:
-            play.scene.world.run(play.run)
+            simulation.scene.world.run(simulation.run)
         finally:
             gc.unfreeze()
-    return play.scene.made
+    return simulation.scene.counts
 
 
-class GroupPlay(ClusterPlay):
-    """One seed."""
+class GroupSimulation(ClusterSimulation):
+    """The run of one seed."""
 
     def __init__(
         self, seed: int, *, duration_s: float, sizes: tuple[int, ...] = (), calm: bool = False
@@ -129,11 +132,11 @@ class GroupPlay(ClusterPlay):
             self.groups.append(group)
             for _ in range(size):
                 self._join(group)
-        onlooker = SimOnlooker(self.scene, self._chance.fork("onlooker"), self.groups)
-        onlooker.start()
+        observer = SimOffsetObserver(self.scene, self._chance.fork("onlooker"), self.groups)
+        observer.start()
         await self._disturb()
-        await self._settle()
-        onlooker.is_finished = True
+        await self._wait_until_stable()
+        observer.is_finished = True
         self._check()
         await self._end()
         await self.stop_all()
@@ -147,24 +150,24 @@ class GroupPlay(ClusterPlay):
         await admin.process.spawn(making, "topic")
         self._known.partitions[TOPIC] = partitions
 
-        async def ask_for_the_id() -> None:
+        async def fetch_topic_id() -> None:
             host = next(iter(self.scene.broker_hosts.values()))
             connection = await admin._connections.get(Address(host, PORT))  # noqa: SLF001
             wanted = [MetadataRequestTopic(name=TOPIC)]
             answer = await connection.send(MetadataRequest(topics=wanted))
             self._known.names[answer.topics[0].topic_id] = TOPIC
 
-        await admin.process.spawn(ask_for_the_id(), "topic's id")
+        await admin.process.spawn(fetch_topic_id(), "topic's id")
 
     def _join(self, group: SimGroup) -> None:
-        wish = MemberSpec(group=group.name, topics=(TOPIC,), session_ms=SESSION_MS)
+        spec = MemberSpec(group=group.name, topics=(TOPIC,), session_ms=SESSION_MS)
         randomness = self._chance.fork(f"{group.name} {group.lives}")
-        member = SimMember(group, self.scene, randomness, wish)
+        member = SimMember(group, self.scene, randomness, spec)
         group.members[member.name] = member
         member.start()
-        self.scene.made["joins"] += 1
+        self.scene.counts["joins"] += 1
 
-    # -- what befalls them -----------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------
 
     async def _disturb(self) -> None:
         scene, chance = self.scene, self._chance
@@ -180,7 +183,7 @@ class GroupPlay(ClusterPlay):
         await self.wait_until_well()
 
     async def _one_failover(self) -> None:
-        """In the middle, of whoever coordinates most groups; it comes back."""
+        """In the middle of the run, of the broker that coordinates most groups; it comes back."""
         await asyncio.sleep(self._duration_s / 2)
         led = Counter(
             one.leader
@@ -189,7 +192,7 @@ class GroupPlay(ClusterPlay):
         )
         (victim, _), *_ = led.most_common(1)
         self.brokers[victim].kill()
-        self.scene.made["coordinators killed"] += 1
+        self.scene.counts["coordinators killed"] += 1
         await asyncio.sleep(self._duration_s / 4)
         self.brokers[victim].begin()
 
@@ -201,22 +204,22 @@ class GroupPlay(ClusterPlay):
 
     def _one_joins(self) -> None:
         group = self._chance.choice(self.groups)
-        if len(group.members) < len(group.places):
+        if len(group.members) < len(group.partitions):
             self._join(group)
 
     def _one_leaves(self) -> None:
         if (member := self._some_member()) is not None:
             self._leaving.append(member)
             member.leave()
-            self.scene.made["leaves"] += 1
+            self.scene.counts["leaves"] += 1
 
     def _one_dies(self) -> None:
         if (member := self._some_member()) is not None:
             member.kill()
-            self.scene.made["members killed"] += 1
+            self.scene.counts["members killed"] += 1
 
     def _one_stops(self) -> None:
-        """As SIGSTOP does, at once or at the worst moment: with a commit in its hands."""
+        """As SIGSTOP does, at once or at the worst time: just before a commit."""
         if (member := self._some_member()) is None or member.before_commit is not None:
             return
         if self._chance.chance(0.5):
@@ -232,7 +235,7 @@ class GroupPlay(ClusterPlay):
         member.harm("paused")
         self.scene.pauses.pause(member.name, member.process)
         length_s = self._chance.between(1.0, 2.5 * SESSION_MS / 1000)
-        self.scene.made["members paused"] += 1
+        self.scene.counts["members paused"] += 1
 
         def go_on() -> None:
             member.is_paused = False
@@ -242,15 +245,15 @@ class GroupPlay(ClusterPlay):
 
     # -- the end ---------------------------------------------------------------------------
 
-    async def _settle(self) -> None:
+    async def _wait_until_stable(self) -> None:
         scene = self.scene
         self._source.stop()
-        deadline_s = scene.now_s() + SETTLE_S
-        while reasons := [why for group in self.groups if (why := group.unsettled())]:
+        deadline_s = scene.now_s() + STABLE_S
+        while reasons := [why for group in self.groups if (why := group.why_not_stable())]:
             if scene.now_s() > deadline_s:
-                raise SimulationFailed(f"I-31 not settled after {SETTLE_S:.0f} s: {reasons}")
+                raise SimulationFailed(f"I-31 not stable after {STABLE_S:.0f} s: {reasons}")
             await asyncio.sleep(0.1)
-        await asyncio.sleep(2.0)  # the last commits, and a look at them
+        await asyncio.sleep(2.0)  # the last commits, and a read of them
 
     def _check(self) -> None:
         now_ns = round(self.scene.now_s() * 1e9)
@@ -258,14 +261,14 @@ class GroupPlay(ClusterPlay):
             group.produce_all(now_ns)
             found = check_group(group.history)
             if found:
-                lines = [f"{one.kind}: {one.told[:400]}" for one in found[:ANOMALIES_TOLD_MAX]]
+                lines = [f"{one.kind}: {one.text[:400]}" for one in found[:ANOMALIES_SHOWN_MAX]]
                 head = f"{group.name}: {len(found)} anomalies"
                 raise SimulationFailed("\n".join([head, *lines]))
             for name, count in figures(group.history).items():
-                self.scene.made[name] += count
+                self.scene.counts[name] += count
 
     async def _end(self) -> None:
-        """The members leave, and are gone: nobody holds on to a connection when brokers stop."""
+        """All members leave, so that no connection is open when brokers stop."""
         for group in self.groups:
             for member in list(group.members.values()):
                 member.leave()
@@ -273,5 +276,5 @@ class GroupPlay(ClusterPlay):
         await self.scene.until(
             lambda: all(one.is_finished for one in self._leaving),
             "members did not leave",
-            limit_s=SETTLE_S,
+            limit_s=STABLE_S,
         )

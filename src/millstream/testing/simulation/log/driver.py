@@ -1,4 +1,4 @@
-"""One log under random operations and crashes, compared with a plain list after every step.
+"""One log under random operations and crashes, compared with a list after every step.
 
 Hypothesis drives it in `make test`, seeds drive it in `make sim`. The model is a list of batches
 and a few numbers; everything else (what a consumer sees, the last stable offset, epoch ends,
@@ -36,7 +36,7 @@ DIRECTORY = f"{ROOT}/{PARTITION}"
 
 @dataclass(frozen=True, slots=True)
 class ModelBatch:
-    """One appended batch as the model remembers it."""
+    """One appended batch in the model."""
 
     records: tuple[PlainRecord, ...]
     first: int
@@ -298,7 +298,7 @@ class LogDriver:
         self.model.truncate(end)
 
     def truncate_fully(self, ahead: int) -> None:
-        """Begin anew beyond the end, as a follower that was away too long."""
+        """Start again beyond the end, as a follower that was down too long."""
         start = self.model.log_end + ahead
         self.opened.log.truncate_fully(Offset(start))
         self.model = Model(log_start=start, log_end=start, durable_end=start, high_watermark=start)
@@ -417,10 +417,10 @@ class LogDriver:
         stamps = sorted({record.timestamp_ms for record in records})
         if not stamps:
             return
-        asked = self.randomness.choice(stamps) + self.randomness.integer(-1, 2)
-        expected = next((one.offset for one in records if one.timestamp_ms >= asked), None)
-        found = self.opened.log.find_timestamp(TimestampMs(asked))
-        _same(found.offset if found else None, expected, f"first record at {asked}")
+        searched = self.randomness.choice(stamps) + self.randomness.integer(-1, 2)
+        expected = next((one.offset for one in records if one.timestamp_ms >= searched), None)
+        found = self.opened.log.find_timestamp(TimestampMs(searched))
+        _same(found.offset if found else None, expected, f"first record at {searched}")
         newest = self.opened.log.find_max_timestamp()
         _same(newest.timestamp_ms if newest else None, stamps[-1], "largest timestamp")
 

@@ -55,11 +55,11 @@ RARE: Final = {"truncate_fully": 0.1, "lose_index": 0.3, "advance_start": 0.3}
 
 
 def simulate_log(
-    seed: int, *, steps: int, tell: Callable[[str], None] | None = None
+    seed: int, *, steps: int, on_step: Callable[[str], None] | None = None
 ) -> Counter[str]:
     """Run one seed; raises at the first step after which log and model differ.
 
-    Returns how often each step was made, so that a caller can see that it tested something.
+    Returns how often each step was taken, so that a caller can see that it tested something.
     """
     randomness = SeededRandomness(f"log simulation {seed}")
     enabled = dict(ALWAYS)
@@ -70,15 +70,15 @@ def simulate_log(
         enabled = {name: step for name, step in enabled.items() if name not in TRANSACTIONS}
         enabled["compact"] = lambda log, _: log.compact()
     driver = LogDriver(seed, config=config)
-    made: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for _ in range(steps):
         name = randomness.choice(list(enabled))
         if not randomness.chance(RARE.get(name, 1.0)):
             continue
-        if tell is not None:
-            tell(name)
+        if on_step is not None:
+            on_step(name)
         enabled[name](driver, randomness)
         driver.verify()
-        made[name] += 1
-    made["cleanings"] = driver.cleanings
-    return made
+        counts[name] += 1
+    counts["cleanings"] = driver.cleanings
+    return counts

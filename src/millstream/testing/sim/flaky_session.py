@@ -1,7 +1,7 @@
-"""A session whose answers get lost: the request was carried out, or was not, and nobody says which.
+"""A session that loses replies: a request was carried out or not, and the client cannot know which.
 
-Connections that break in a simulated network do the same now and then; here every write meets it
-as often as a story wants, and a story can ask for one loss at one place.
+Connections that break in a simulated network do the same now and then; here a test chooses how
+often a write is affected, and can plan one loss at one call.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ WRITES: Final = frozenset({"create", "set", "delete", "multi"})
 PAUSE_S: Final = 0.005
 
 
-class Losses:
+class ReplyLosses:
     """Decides what is lost, and counts it by call and outcome."""
 
     def __init__(self, randomness: Randomness, *, probability: float = 0.0) -> None:
@@ -41,9 +41,9 @@ class Losses:
         self.probability = probability
         self.planned: list[tuple[str, bool]] = []
         """The next call of that name is lost, after it was carried out or before."""
-        self.met: Counter[str] = Counter()
-        self.between: Callable[[], Awaitable[None]] | None = None
-        """What else happens while an answer is lost, before anybody can try again."""
+        self.counts: Counter[str] = Counter()
+        self.before_retry: Callable[[], Awaitable[None]] | None = None
+        """What else happens while a reply is lost, before the caller can retry."""
 
     def lose_next(self, call: str, *, is_carried_out: bool) -> None:
         self.planned.append((call, is_carried_out))
@@ -58,25 +58,25 @@ class Losses:
             return self._randomness.chance(0.5)
         return None
 
-    async def pass_on(self, call: str, ask: Callable[[], Awaitable[T]]) -> T:
+    async def forward(self, call: str, send: Callable[[], Awaitable[T]]) -> T:
         fate = self.fate(call)
         if fate is None:
-            return await ask()
-        self.met[f"{call} {'carried out' if fate else 'not carried out'}"] += 1
+            return await send()
+        self.counts[f"{call} {'carried out' if fate else 'not carried out'}"] += 1
         if fate:
             try:
-                await ask()
+                await send()
             finally:
                 await asyncio.sleep(PAUSE_S)
-        if self.between is not None:
-            await self.between()
+        if self.before_retry is not None:
+            await self.before_retry()
         raise ConnectionLost("the answer was lost", is_in_doubt=True)
 
 
-class UnsureSession:
-    """Another session, with losses."""
+class FlakySession:
+    """Wraps a session and loses some of its replies."""
 
-    def __init__(self, real: Session, losses: Losses) -> None:
+    def __init__(self, real: Session, losses: ReplyLosses) -> None:
         self.real = real
         self.losses = losses
 
@@ -101,43 +101,43 @@ class UnsureSession:
     async def create(
         self, path: str, data: bytes = b"", *, kind: NodeKind = NodeKind.PERSISTENT
     ) -> Created:
-        return await self.losses.pass_on("create", lambda: self.real.create(path, data, kind=kind))
+        return await self.losses.forward("create", lambda: self.real.create(path, data, kind=kind))
 
     async def exists(self, path: str, *, watch: Watcher | None = None) -> NodeStat | None:
-        return await self.losses.pass_on("exists", lambda: self.real.exists(path, watch=watch))
+        return await self.losses.forward("exists", lambda: self.real.exists(path, watch=watch))
 
     async def get(self, path: str, *, watch: Watcher | None = None) -> NodeData:
-        return await self.losses.pass_on("get", lambda: self.real.get(path, watch=watch))
+        return await self.losses.forward("get", lambda: self.real.get(path, watch=watch))
 
     async def children(self, path: str, *, watch: Watcher | None = None) -> NodeChildren:
-        return await self.losses.pass_on("children", lambda: self.real.children(path, watch=watch))
+        return await self.losses.forward("children", lambda: self.real.children(path, watch=watch))
 
     async def set(self, path: str, data: bytes, *, version: int) -> NodeStat:
-        return await self.losses.pass_on("set", lambda: self.real.set(path, data, version=version))
+        return await self.losses.forward("set", lambda: self.real.set(path, data, version=version))
 
     async def delete(self, path: str, *, version: int) -> None:
-        await self.losses.pass_on("delete", lambda: self.real.delete(path, version=version))
+        await self.losses.forward("delete", lambda: self.real.delete(path, version=version))
 
     async def multi(self, operations: Sequence[Operation]) -> list[MultiResult]:
-        return await self.losses.pass_on("multi", lambda: self.real.multi(operations))
+        return await self.losses.forward("multi", lambda: self.real.multi(operations))
 
     async def sync(self, path: str) -> None:
-        await self.losses.pass_on("sync", lambda: self.real.sync(path))
+        await self.losses.forward("sync", lambda: self.real.sync(path))
 
     async def close(self) -> None:
         await self.real.close()
 
 
-class UnsureCoordination:
-    """Opens such sessions; all of them share their losses."""
+class FlakyCoordination:
+    """Opens flaky sessions, which share their losses."""
 
-    def __init__(self, real: Coordination, losses: Losses) -> None:
+    def __init__(self, real: Coordination, losses: ReplyLosses) -> None:
         self.real = real
         self.losses = losses
-        self.sessions: list[UnsureSession] = []
+        self.sessions: list[FlakySession] = []
 
-    async def connect(self, *, timeout_ms: int, wait_s: float) -> UnsureSession:
-        session = UnsureSession(
+    async def connect(self, *, timeout_ms: int, wait_s: float) -> FlakySession:
+        session = FlakySession(
             await self.real.connect(timeout_ms=timeout_ms, wait_s=wait_s), self.losses
         )
         self.sessions.append(session)

@@ -1,6 +1,6 @@
-"""A simulated cluster without chance: for stories in which one thing happens after the other.
+"""A simulated cluster without random faults: a test scripts one event after the other.
 
-All promises are checked meanwhile, as in the simulation with faults.
+All invariants are checked meanwhile, as in the simulation with faults.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,10 +16,10 @@ from millstream.testing.simulation.broker.consumers import Records, records_in
 from millstream.testing.simulation.broker.scene import PORT
 from millstream.testing.simulation.broker.simulation import errors_are_failures
 from millstream.testing.simulation.cluster.brokers import BrokerMachine
-from millstream.testing.simulation.cluster.coverage import counted
+from millstream.testing.simulation.cluster.coverage import count_events
 from millstream.testing.simulation.cluster.keeper import KEEPER
 from millstream.testing.simulation.cluster.scene import host_of
-from millstream.testing.simulation.cluster.simulation import ClusterPlay
+from millstream.testing.simulation.cluster.simulation import ClusterSimulation
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -46,32 +46,34 @@ _FETCH_VERSION: Final = 12
 _PRODUCE_VERSION: Final = 11
 
 
-class Stage:
-    """Three brokers, one topic of one partition, and one client that talks to whom it is told."""
+class ScriptedCluster:
+    """Three brokers, one topic of one partition, and one client that can call each broker."""
 
     def __init__(
         self, seed: int = 1, *, brokers: int = 3, settings: Mapping[str, str] | None = None
     ) -> None:
-        self.play = ClusterPlay(seed, duration_s=0.0, broker_count=brokers, settings=settings or {})
-        self.scene = self.play.scene
+        self.simulation = ClusterSimulation(
+            seed, duration_s=0.0, broker_count=brokers, settings=settings or {}
+        )
+        self.scene = self.simulation.scene
         self.client = Client(self.scene, "client", self.scene.randomness.fork("client"))
 
-    def tell(self, story: Callable[["Stage"], Awaitable[None]]) -> None:
-        """Play it to its end, which is a clean stop of everything."""
+    def run(self, story: Callable[["ScriptedCluster"], Awaitable[None]]) -> None:
+        """Run it to its end, which is a clean stop of everything."""
 
         async def main() -> None:
-            await self.play.begin()
+            await self.simulation.begin()
             await story(self)
             self.client.process.kill()
-            await self.play.stop_all()
+            await self.simulation.stop_all()
 
-        with errors_are_failures(), counted(self.scene.made):
+        with errors_are_failures(), count_events(self.scene.counts):
             self.scene.world.run(main)
 
     # -- machines --------------------------------------------------------------------------
 
     def machine(self, broker: int) -> BrokerMachine:
-        return self.play.brokers[broker]
+        return self.simulation.brokers[broker]
 
     def kill(self, *brokers: int) -> None:
         for broker in brokers:
@@ -101,8 +103,8 @@ class Stage:
 
     # -- waiting ---------------------------------------------------------------------------
 
-    async def until(self, condition: Callable[[], Any], told: str) -> None:
-        await self.scene.until(condition, f"never: {told}", limit_s=WAIT_S)
+    async def until(self, condition: Callable[[], Any], message: str) -> None:
+        await self.scene.until(condition, f"never: {message}", limit_s=WAIT_S)
 
     async def until_led(self, *, by: int | None = None, isr: set[int] | None = None) -> None:
         """The partition has that leader, which knows it, and those in sync."""
@@ -121,10 +123,12 @@ class Stage:
         await self.until(is_so, f"led by {by} with {isr} in sync, it is {self.state()}")
 
     async def successor(self, former: int, *, dies: int | None = None) -> int:
-        """Who leads after `former`, with everybody else in sync but one that dies just now."""
+        """The leader after `former`, with all others in sync but one that dies just now."""
         if dies is not None:
             self.kill(dies)
-        await self.until_led(isr={one for one in self.play.brokers if one not in (former, dies)})
+        await self.until_led(
+            isr={one for one in self.simulation.brokers if one not in (former, dies)}
+        )
         state = self.state()
         if state is None:
             raise AssertionError("the partition is gone")
@@ -135,7 +139,7 @@ class Stage:
         return next((one for one in partitions if one.key.topic == TOPIC), None)
 
     def lost(self) -> tuple[int, ...]:
-        """Who has lost its log of the partition, by the coordination service."""
+        """The brokers that have lost the partition's log, by the coordination service."""
         state = self.state()
         return state.lost if state is not None else ()
 
@@ -145,14 +149,14 @@ class Stage:
         return next((one for one in found if one.key.topic == TOPIC), None)
 
     def claim(self, broker: int) -> LeaderClaim | None:
-        machine = self.play.brokers.get(broker)
+        machine = self.simulation.brokers.get(broker)
         view = machine.view() if machine is not None else None
         found = view.claims.values() if view is not None else ()
         return next((one for one in found if one.key.topic == TOPIC), None)
 
     # -- the client ------------------------------------------------------------------------
 
-    async def ask(
+    async def call(
         self,
         broker: int,
         request: Message,
@@ -160,16 +164,16 @@ class Stage:
         *,
         timeout_s: float | None = None,
     ) -> Any:
-        """Ask that broker, once."""
+        """Send one request to that broker."""
         client = self.client
 
-        async def asking() -> Any:
+        async def send() -> Any:
             connections = client._connections  # noqa: SLF001
             connection = await connections.get(Address(host_of(broker), PORT))
             versions = None if version is None else range(version, version + 1)
             return await connection.send(request, versions=versions, timeout_s=timeout_s)
 
-        return await client.process.spawn(asking(), "ask")
+        return await client.process.spawn(send(), "call")
 
     async def create(
         self, replicas: Sequence[int], *, in_sync_min: int = 2, is_unclean: bool = False
@@ -188,7 +192,7 @@ class Stage:
         if not is_unclean:
             self.scene.promised.add(TOPIC)
         request = CreateTopicsRequest(topics=[wanted], timeout_ms=5000)
-        response = await self.ask(replicas[0], request)
+        response = await self.call(replicas[0], request)
         code = response.topics[0].error_code
         if code:
             raise AssertionError(f"not created: {ErrorCode(code).name}")
@@ -215,7 +219,7 @@ class Stage:
         topic = TopicProduceData(name=TOPIC, partition_data=[data])
         request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[topic])
         try:
-            response = await self.ask(broker, request, _PRODUCE_VERSION)
+            response = await self.call(broker, request, _PRODUCE_VERSION)
         except RpcError:
             return None
         answer = response.responses[0].partition_responses[0]
@@ -244,7 +248,7 @@ class Stage:
             min_bytes=1,
             topics=[FetchTopic(topic=TOPIC, partitions=[part])],
         )
-        response = await self.ask(broker, request, _FETCH_VERSION)
+        response = await self.call(broker, request, _FETCH_VERSION)
         data: PartitionData = response.responses[0].partitions[0]
         return data
 

@@ -10,7 +10,7 @@ from millstream.testing.simulation.cluster.fault_budget import FaultBudget
 KEY = PartitionKey("t", "id", 0)
 
 
-def atlas(
+def budget(
     isr: tuple[int, ...],
     elr: tuple[int, ...] = (),
     *,
@@ -29,33 +29,33 @@ def atlas(
 
 
 def test_the_last_member_keeps_its_power() -> None:
-    assert not atlas((1,)).may_lose_power(1, [1, 2, 3])
-    assert atlas((1,)).may_lose_power(2, [1, 2, 3])
-    assert atlas((1, 2)).may_lose_power(1, [1, 2])
-    assert not atlas((1, 2)).may_lose_power(1, [1, 3])
-    assert atlas((1,), elr=(2,)).may_lose_power(1, [1, 2])
+    assert not budget((1,)).may_lose_power(1, [1, 2, 3])
+    assert budget((1,)).may_lose_power(2, [1, 2, 3])
+    assert budget((1, 2)).may_lose_power(1, [1, 2])
+    assert not budget((1, 2)).may_lose_power(1, [1, 3])
+    assert budget((1,), elr=(2,)).may_lose_power(1, [1, 2])
 
 
 def test_whoever_was_wounded_is_no_good_copy() -> None:
-    assert not atlas((1, 2), wounded=(2,)).may_lose_power(1, [1, 2, 3])
-    assert not atlas((1, 2), wounded=(2,)).may_fall(1, [1, 2, 3])
-    assert atlas((1, 2, 3), wounded=(2,)).may_fall(1, [1, 2, 3])
+    assert not budget((1, 2), wounded=(2,)).may_lose_power(1, [1, 2, 3])
+    assert not budget((1, 2), wounded=(2,)).may_go_down(1, [1, 2, 3])
+    assert budget((1, 2, 3), wounded=(2,)).may_go_down(1, [1, 2, 3])
 
 
 def test_a_copy_in_a_directory_that_is_away_is_no_good_one() -> None:
-    assert not atlas((1, 2), without_directory=(2,)).may_lose_power(1, [1, 2, 3])
-    assert not atlas((1, 2), without_directory=(2,)).may_fall(1, [1, 2, 3])
-    assert atlas((1, 2, 3), without_directory=(2,)).may_lose_power(1, [1, 2, 3])
+    assert not budget((1, 2), without_directory=(2,)).may_lose_power(1, [1, 2, 3])
+    assert not budget((1, 2), without_directory=(2,)).may_go_down(1, [1, 2, 3])
+    assert budget((1, 2, 3), without_directory=(2,)).may_lose_power(1, [1, 2, 3])
 
 
 def test_whoever_would_lead_for_what_it_had_keeps_its_power() -> None:
-    """Nobody is in sync any more: the last known leader has the only copy that counts."""
-    assert not atlas((), last_known=1).may_lose_power(1, [1, 2, 3])
-    assert atlas((), last_known=1).may_lose_power(2, [1, 2, 3])
+    """No replica is in sync any more: the last known leader has the only good copy."""
+    assert not budget((), last_known=1).may_lose_power(1, [1, 2, 3])
+    assert budget((), last_known=1).may_lose_power(2, [1, 2, 3])
 
 
 def test_all_may_be_killed_while_nobody_lost_anything() -> None:
-    assert atlas((1,)).may_fall(1, [1])
+    assert budget((1,)).may_go_down(1, [1])
 
 
 def test_what_is_not_promised_may_be_lost() -> None:
