@@ -71,7 +71,9 @@ def test_times_are_found_where_kafka_finds_them(
     reference = directory.reference[f"{topic}-0"]
     data = take_copy(directory, topic, tmp_path / "data")
     with open_log(data, topic, config_of(TOPICS[topic]), is_clean=state == "clean") as log:
-        places = [log.find_timestamp(TimestampMs(asked.asked_ms)) for asked in reference.by_time]
+        places = [
+            log.find_timestamp(TimestampMs(asked.requested_ms)) for asked in reference.by_time
+        ]
     found = [(place.offset, place.timestamp_ms) if place else (-1, -1) for place in places]
     if topic in COMPACTED_TOPICS:
         # Kafka takes an emptied segment's file time for its newest record and then finds nothing
@@ -88,7 +90,7 @@ def expected_lookups(directory: KafkaDirectory, topic: str) -> list[tuple[int, i
         for path in sorted((directory.path / f"{topic}-0").glob("*.log"))
         for ours in decode_all(path.read_bytes())
     ]
-    asked = [lookup.asked_ms for lookup in directory.reference[f"{topic}-0"].by_time]
+    asked = [lookup.requested_ms for lookup in directory.reference[f"{topic}-0"].by_time]
     return [
         next(((r.offset, r.timestamp_ms) for r in records if r.timestamp_ms >= at), (-1, -1))
         for at in asked

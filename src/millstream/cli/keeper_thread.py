@@ -34,7 +34,7 @@ class KeeperThread:
         self._is_guest = is_guest
         self._thread = LoopThread("keeper")
         self._server: KeeperServer | None = None
-        self._seams: KeeperDependencies | None = None
+        self._dependencies: KeeperDependencies | None = None
 
     def start(self, port: int, *, on_failure: Callable[[BaseException], None]) -> int:
         """Serve on the port, or on a free one if it is taken; returns the port.
@@ -58,17 +58,17 @@ class KeeperThread:
     async def _start(self, port: int, on_failure: Callable[[BaseException], None]) -> int:
         if not self._is_guest:
             fatal.install(asyncio.get_running_loop())
-        seams = system_dependencies()
+        dependencies = system_dependencies()
         settings = KeeperSettings(
             directory=str(self._directory), host=HOST, port=port, rules=self._rules
         )
-        server = KeeperServer(seams, settings)
+        server = KeeperServer(dependencies, settings)
         try:
             await server.start()
         except BaseException:
-            await seams.background.close(timeout_s=1.0)
+            await dependencies.background.close(timeout_s=1.0)
             raise
-        self._server, self._seams = server, seams
+        self._server, self._dependencies = server, dependencies
         self._watching = asyncio.get_running_loop().create_task(
             self._watch(server, on_failure), name="watch the keeper"
         )
@@ -82,8 +82,8 @@ class KeeperThread:
             on_failure(server.failure)
 
     async def _stop(self) -> None:
-        server, seams = self._server, self._seams
-        if server is not None and seams is not None:
+        server, dependencies = self._server, self._dependencies
+        if server is not None and dependencies is not None:
             await server.stop()
             await self._watching
-            await seams.background.close(timeout_s=5.0)
+            await dependencies.background.close(timeout_s=5.0)

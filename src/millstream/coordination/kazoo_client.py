@@ -146,8 +146,8 @@ class SessionClient(KazooClient):  # type: ignore[misc]
     def _call(self, request: Any, async_object: Any) -> Any:
         """Queue a request only for the current connection.
 
-        kazoo would send it whenever it is connected again, long after its caller was told that the
-        outcome is unknown.
+        kazoo would send it whenever it is connected again, long after its caller got the answer
+        that the outcome is unknown.
         """
         result = super()._call(request, async_object)
         if self._state == KeeperState.CONNECTING:

@@ -72,9 +72,9 @@ class HumanFormatter(logging.Formatter):
         self._node = "" if node is None else f"[{node}] "
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.fromtimestamp(record.created, tz=UTC)
+        timestamp = datetime.fromtimestamp(record.created, tz=UTC)
         words = [
-            f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}",
+            f"{timestamp:%Y-%m-%d %H:%M:%S}.{timestamp.microsecond // 1000:03d}",
             f"{level_name(record.levelno):<5}",
             f"{self._node}{record.name.removeprefix('millstream.')}:",
             escape_line(record.getMessage()),
@@ -104,9 +104,9 @@ class JsonFormatter(logging.Formatter):
         self._encode = JSONEncoder(ensure_ascii=True).encode
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.fromtimestamp(record.created, tz=UTC)
+        timestamp = datetime.fromtimestamp(record.created, tz=UTC)
         entry: dict[str, object] = {
-            "time": f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}Z",
+            "time": f"{timestamp:%Y-%m-%dT%H:%M:%S}.{timestamp.microsecond:06d}Z",
             "level": level_name(record.levelno),
             **self._node,
             "logger": record.name,

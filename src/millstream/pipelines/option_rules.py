@@ -307,7 +307,7 @@ def guarantee_of(texts: OptionTexts) -> DeliveryGuarantee:
 def unknown_options(
     texts: OptionTexts, known: tuple[str, ...], also_known: Collection[str]
 ) -> list[str]:
-    """A warning for each name that nobody reads, with the one that was probably meant."""
+    """A warning for each name that is not read, with the one that was probably meant."""
     applicable = {name.lower(): name for name in (*known, *also_known)}
     other_side = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
     found = []

@@ -226,7 +226,11 @@ class FetchPlan:
     def do(self, follower: Follower, following: Next, *, now_s: float, delay_max_s: float) -> None:
         """Act on the outcome of a response, or of an attempt to find the leader's log range."""
         key = key_of(follower)
-        invariant(self._followers.get(key) is follower, "I-12 an answer for nobody", key=key)
+        invariant(
+            self._followers.get(key) is follower,
+            "I-12 a response for a partition that is not followed",
+            key=key,
+        )
         if following is Next.BACK_OFF:
             self.rest(follower, now_s=now_s, delay_max_s=delay_max_s)
             return

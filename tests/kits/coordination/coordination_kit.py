@@ -111,7 +111,7 @@ class SimulatedWorld:
     async def start_keeper(self, node: SimNode | None = None) -> None:
         self.node = node or self.node
         self.process = SimProcess(self.world.loop, KEEPER, self.node.network)
-        seams = KeeperDependencies(
+        dependencies = KeeperDependencies(
             network=self.process.network,
             disk=self.node.disk,
             background=self.node.background,
@@ -122,7 +122,7 @@ class SimulatedWorld:
         settings = KeeperSettings(
             directory="/data/keeper", host=KEEPER, port=PORT, rules=rules, log_roll_bytes=2000
         )
-        self.server = self.process.run(KeeperServer, seams, settings)
+        self.server = self.process.run(KeeperServer, dependencies, settings)
         await self.process.spawn(self.server.start(), "start")
 
     async def open(self, name: str, timeout_ms: int = SESSION_MS) -> Session:

@@ -49,7 +49,7 @@ class ReferenceRecord(NamedTuple):
 class TimeLookup(NamedTuple):
     """The first record at or after a time; -1 when there is none."""
 
-    asked_ms: int
+    requested_ms: int
     offset: int
     timestamp_ms: int
 

@@ -129,8 +129,8 @@ def response_of(transfer: Transfer, *, transfer_id: int, chunk: int) -> PullMeta
         version=delta.position.version,
         is_snapshot=delta.changes is None,
         transfer_id=transfer_id,
-        piece=chunk,
-        piece_count=len(transfer.chunks),
+        chunk=chunk,
+        chunk_count=len(transfer.chunks),
     )
     if not transfer.chunks:
         return response
@@ -235,7 +235,7 @@ class ChunkAssembler:
     @property
     def next_chunk(self) -> int | None:
         """The chunk to request next; None when all are there."""
-        return self._next_chunk if self._next_chunk < self._first.piece_count else None
+        return self._next_chunk if self._next_chunk < self._first.chunk_count else None
 
     def add(self, response: PullMetadataResponse) -> None:
         """Add the next chunk; raises BrokenTransfer for one of another transfer."""
@@ -245,8 +245,8 @@ class ChunkAssembler:
             first.version,
             first.transfer_id,
         )
-        if not is_same or response.piece != self._next_chunk:
-            raise BrokenTransfer(f"chunk {response.piece} does not belong to this answer")
+        if not is_same or response.chunk != self._next_chunk:
+            raise BrokenTransfer(f"chunk {response.chunk} does not belong to this answer")
         self._next_chunk += 1
         for topic in response.topics:
             self._add_topic(topic)

@@ -142,8 +142,8 @@ def _elect_without_isr(
 ) -> ElectionResult:
     """No replica that certainly has everything is alive."""
     candidates = [one for one in partition.replicas if one not in partition.lost]
-    is_nobody_left = rules.is_last_known_allowed and not isr and not elr
-    if is_nobody_left and last_known in electorate.alive and last_known in candidates:
+    has_no_candidates = rules.is_last_known_allowed and not isr and not elr
+    if has_no_candidates and last_known in electorate.alive and last_known in candidates:
         led = _led(partition, rules, leader=last_known, isr=(last_known,), elr=())
         return ElectionResult(led, is_unclean=True, is_last_known=True)
     if rules.is_unclean_allowed:

@@ -176,7 +176,7 @@ class MetadataFollower:
             return AssembledImage(delta.position, delta.image)
         connection = await self._connections.get(located)
         first = await self._send(connection, transfer_id=0, chunk=0)
-        if first.piece_count == 0:
+        if first.chunk_count == 0:
             position = FeedPosition(first.controller_epoch, first.version)
             return AssembledImage(position, self.image)
         assembler = ChunkAssembler(self.image, first)
@@ -196,7 +196,7 @@ class MetadataFollower:
             version=self.position.version,
             max_wait_ms=int(LONG_POLL_S * 1000),
             transfer_id=transfer_id,
-            piece=chunk,
+            chunk=chunk,
         )
         timeout_s = LONG_POLL_S + RESPONSE_GRACE_S
         response: PullMetadataResponse = await connection.send(request, timeout_s=timeout_s)

@@ -67,8 +67,8 @@ class MetadataSource:
     ) -> PullMetadataResponse:
         transfer_id, transfer = self._transfers.get(broker_id, (0, None))
         is_known = transfer is not None and transfer_id == request.transfer_id
-        if transfer is None or not is_known or not 0 <= request.piece < len(transfer.chunks):
+        if transfer is None or not is_known or not 0 <= request.chunk < len(transfer.chunks):
             return PullMetadataResponse(error_code=ErrorCode.SNAPSHOT_NOT_FOUND)
-        if request.piece == len(transfer.chunks) - 1:
+        if request.chunk == len(transfer.chunks) - 1:
             del self._transfers[broker_id]
-        return response_of(transfer, transfer_id=transfer_id, chunk=request.piece)
+        return response_of(transfer, transfer_id=transfer_id, chunk=request.chunk)

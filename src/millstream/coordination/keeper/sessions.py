@@ -20,10 +20,10 @@ class SessionRules:
     timeout_min_ms: int | None = None
     timeout_max_ms: int | None = None
 
-    def granted_ms(self, asked_ms: int) -> int:
+    def granted_ms(self, requested_ms: int) -> int:
         low = 2 * self.tick_ms if self.timeout_min_ms is None else self.timeout_min_ms
         high = 20 * self.tick_ms if self.timeout_max_ms is None else self.timeout_max_ms
-        return min(max(asked_ms, low), high)
+        return min(max(requested_ms, low), high)
 
 
 def password_of(secret: bytes, session_id: SessionId) -> bytes:

@@ -21,7 +21,7 @@ from millstream.groups.errors import InvalidRegularExpression
 
 TOPIC_CHARACTERS: Final = frozenset(string.ascii_letters + string.digits + "._-")
 PATTERN_LENGTH_MAX: Final = 1024
-"""Four times the longest topic name: nobody writes a longer pattern by hand."""
+"""Four times the longest topic name: no pattern written by hand is longer."""
 REPEAT_MAX: Final = 1000
 """RE2's own limit for {n,m}."""
 DEPTH_MAX: Final = 100

@@ -78,11 +78,11 @@ class StandaloneCluster:
     def _spawn(self, name: str, kind: str, *arguments: str) -> None:
         import pyspark
 
-        home = Path(pyspark.__file__).parent
-        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
+        spark_directory = Path(pyspark.__file__).parent
+        command = [str(spark_directory / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
         environment = {
             **os.environ,
-            "SPARK_HOME": str(home),
+            "SPARK_HOME": str(spark_directory),
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
             "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED_JVM,
             "PYSPARK_PYTHON": sys.executable,

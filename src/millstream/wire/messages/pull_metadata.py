@@ -20,7 +20,7 @@ class PullMetadataRequest(Message, key=ApiKey.PULL_METADATA):
     max_wait_ms: int = int32()
     transfer_id: int = int64()
     """Of a response whose further chunks are requested; 0 for a new one."""
-    piece: int = int32()
+    chunk: int = int32()
 
 
 class PulledEndpoint(Struct):
@@ -81,8 +81,8 @@ class PullMetadataResponse(Message, key=ApiKey.PULL_METADATA):
     version: int = int64(default=-1)
     is_snapshot: bool = boolean()
     transfer_id: int = int64()
-    piece: int = int32()
-    piece_count: int = int32()
+    chunk: int = int32()
+    chunk_count: int = int32()
     """0: nothing has changed."""
     deleted_topics: list[UUID] = array(uuid)
     brokers: list[PulledBroker] | None = array(PulledBroker, nullable="0+", default=None)

@@ -51,19 +51,19 @@ def test_pieces_are_asked_for_by_number_and_forgotten_when_all_went() -> None:
     async def story(controller: ClusterController) -> None:
         source = MetadataSource(lambda: controller)
         first = await source.answer(PullMetadataRequest(broker_id=1))
-        assert first.piece_count == 3
+        assert first.chunk_count == 3
         other = await source.answer(PullMetadataRequest(broker_id=2))
         assert other.transfer_id != first.transfer_id
-        for piece in (1, 1, 2):  # an answer may get lost
-            request = PullMetadataRequest(broker_id=1, transfer_id=first.transfer_id, piece=piece)
+        for chunk in (1, 1, 2):  # an answer may get lost
+            request = PullMetadataRequest(broker_id=1, transfer_id=first.transfer_id, chunk=chunk)
             response = await source.answer(request)
-            assert (response.error_code, response.piece) == (ErrorCode.NONE, piece)
+            assert (response.error_code, response.chunk) == (ErrorCode.NONE, chunk)
         gone = await source.answer(
-            PullMetadataRequest(broker_id=1, transfer_id=first.transfer_id, piece=2)
+            PullMetadataRequest(broker_id=1, transfer_id=first.transfer_id, chunk=2)
         )
         assert gone.error_code == ErrorCode.SNAPSHOT_NOT_FOUND
         beyond = await source.answer(
-            PullMetadataRequest(broker_id=2, transfer_id=other.transfer_id, piece=3)
+            PullMetadataRequest(broker_id=2, transfer_id=other.transfer_id, chunk=3)
         )
         assert beyond.error_code == ErrorCode.SNAPSHOT_NOT_FOUND
 
@@ -78,7 +78,7 @@ def test_answers_that_nobody_fetches_are_bounded() -> None:
             await source.answer(PullMetadataRequest(broker_id=broker_id))
         assert len(source._transfers) == TRANSFERS_MAX
         gone = await source.answer(
-            PullMetadataRequest(broker_id=1, transfer_id=first.transfer_id, piece=1)
+            PullMetadataRequest(broker_id=1, transfer_id=first.transfer_id, chunk=1)
         )
         assert gone.error_code == ErrorCode.SNAPSHOT_NOT_FOUND
 
@@ -95,7 +95,7 @@ def test_a_broker_whose_pieces_were_forgotten_starts_again() -> None:
 
         def forget_once(broker_id: object, request: PullMetadataRequest) -> object:
             if not forgotten:
-                forgotten.append(request.piece)
+                forgotten.append(request.chunk)
                 source._transfers.clear()
             return whole(broker_id, request)  # type: ignore[arg-type]
 

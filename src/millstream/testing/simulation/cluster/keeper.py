@@ -58,7 +58,7 @@ class KeeperMachine:
     async def start(self) -> None:
         scene, node = self._scene, self.node
         process = SimProcess(scene.world.loop, KEEPER, node.network)
-        seams = KeeperDependencies(
+        dependencies = KeeperDependencies(
             network=process.network,
             disk=node.disk,
             background=node.background,
@@ -72,7 +72,7 @@ class KeeperMachine:
             rules=SessionRules(tick_ms=TICK_MS),
             log_roll_bytes=20_000,
         )
-        server = process.run(_WatchedKeeper, seams, settings)
+        server = process.run(_WatchedKeeper, dependencies, settings)
         server.on_durable = scene.on_durable
         await process.spawn(server.start(), "start")
         state = server.machine.state
