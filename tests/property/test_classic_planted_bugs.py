@@ -12,9 +12,9 @@ from millstream.groups.classic import rebalance as rebalancing
 from millstream.groups.classic import sync_group as syncing
 from millstream.groups.classic.commits import Committer, check_commit
 from millstream.groups.classic.core import Core
-from millstream.groups.classic.deadlines import Deadlines
 from millstream.groups.classic.members import Member, Roster
 from millstream.groups.classic.states import Event
+from millstream.groups.deadlines import Deadlines
 from millstream.model.invariant import InvariantViolated
 
 SEEDS = 400
@@ -59,13 +59,13 @@ def members_are_kept_past_their_session(patch: pytest.MonkeyPatch) -> None:
 
 
 def heartbeats_do_not_count(patch: pytest.MonkeyPatch) -> None:
-    put = Deadlines.put
+    set_deadline = Deadlines.set
 
-    def once(deadlines: Deadlines, member_id: Any, at_ms: int) -> None:
+    def once(deadlines: Deadlines[Any], member_id: Any, at_ms: int) -> None:
         if deadlines.of(member_id) is None:
-            put(deadlines, member_id, at_ms)
+            set_deadline(deadlines, member_id, at_ms)
 
-    patch.setattr(Deadlines, "put", once)
+    patch.setattr(Deadlines, "set", once)
 
 
 def a_leader_may_assign_twice(patch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,10 @@ writes it, together with any response that must wait for it.
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from millstream.groups.classic.deadlines import Deadlines
 from millstream.groups.classic.members import Member, Roster
 from millstream.groups.classic.states import Event, GroupState, next_state
 from millstream.groups.classic.subscriptions import CONSUMER_PROTOCOL, all_topics
+from millstream.groups.deadlines import Deadlines
 from millstream.groups.errors import FencedInstance, UnknownMember
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import ClassicGroupKey
@@ -96,7 +96,7 @@ class Core:
         self.protocol_name: str | None = None
         self.subscribed_topics: frozenset[str] | None = None
         self.roster = Roster()
-        self.sessions = Deadlines()
+        self.sessions = Deadlines[MemberId]()
         self.join_deadline_ms: int | None = None
         self.sync_deadline_ms: int | None = None
         self.pending_sync: set[MemberId] = set()
@@ -213,7 +213,7 @@ class Core:
 
     def touch(self, member: Member, now_ms: int) -> None:
         """The member is alive: restart its session."""
-        self.sessions.put(member.member_id, now_ms + max(member.facts.session_timeout_ms, 1))
+        self.sessions.set(member.member_id, now_ms + max(member.facts.session_timeout_ms, 1))
 
     def rebalance_deadline_ms(self, now_ms: int) -> int:
         """By when all members have to send JoinGroup, or SyncGroup."""
@@ -249,7 +249,7 @@ class Core:
         """Remove the member; its waiting requests are refused, so that it can rejoin."""
         self.refuse_pending(member, ErrorCode.UNKNOWN_MEMBER_ID, response_member_id=MemberId(""))
         self.roster.remove(member)
-        self.sessions.drop(member.member_id)
+        self.sessions.cancel(member.member_id)
         self.pending_sync.discard(member.member_id)
         invariant(
             member.join_caller is None and member.sync_caller is None,
@@ -259,7 +259,7 @@ class Core:
 
     def remove_pending(self, member_id: MemberId) -> None:
         self.roster.pending.discard(member_id)
-        self.sessions.drop(member_id)
+        self.sessions.cancel(member_id)
 
     # -- writing -------------------------------------------------------------------------------
 

@@ -189,7 +189,7 @@ class ClassicGroup:
                     core.outbox.reply(caller, refusal or UnknownMember())
             member.sync_caller = None
             core.roster.remove(member)
-            core.sessions.drop(member.member_id)
+            core.sessions.cancel(member.member_id)
         for member_id in list(core.roster.pending):
             core.remove_pending(member_id)
         core.join_deadline_ms = core.sync_deadline_ms = None

@@ -145,7 +145,7 @@ def _join_without_id(core: Core, attempt: _JoinAttempt) -> Entry | None:
         raise _Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_MEMBER)
     member_id = core.new_member_id(client_id)
     core.roster.pending.add(member_id)
-    core.sessions.put(member_id, attempt.now_ms + max(attempt.facts.session_timeout_ms, 1))
+    core.sessions.set(member_id, attempt.now_ms + max(attempt.facts.session_timeout_ms, 1))
     raise _Refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
 
@@ -158,7 +158,7 @@ def _add(core: Core, attempt: _JoinAttempt, member_id: MemberId) -> Entry | None
     member.is_new = True
     core.roster.add(member)
     core.roster.await_join(member, attempt.caller)
-    core.sessions.put(member_id, attempt.now_ms + NEW_MEMBER_TIMEOUT_MS)
+    core.sessions.set(member_id, attempt.now_ms + NEW_MEMBER_TIMEOUT_MS)
     why = f"{member_id} is new: {attempt.reason}"
     return rebalance(core, Event.MEMBER_JOINED, why, attempt.now_ms)
 

@@ -1,10 +1,10 @@
 """Restores a group from its last record in the log."""
 
 from millstream.groups.classic.core import Core
-from millstream.groups.classic.deadlines import Deadlines
 from millstream.groups.classic.members import Member, MemberFacts, Roster
 from millstream.groups.classic.rebalance import prepare
 from millstream.groups.classic.states import Event
+from millstream.groups.deadlines import Deadlines
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.values import GroupMetadataValue, MemberMetadata
 from millstream.model.ids import GenerationId, InstanceId, MemberId
@@ -13,7 +13,7 @@ from millstream.model.invariant import invariant
 
 def apply_metadata(core: Core, value: GroupMetadataValue) -> None:
     """Replace the whole state."""
-    core.roster, core.sessions = Roster(), Deadlines()
+    core.roster, core.sessions = Roster(), Deadlines[MemberId]()
     core.protocol_type = value.protocol_type or None
     core.protocol_name = value.protocol
     core.generation_id = GenerationId(value.generation)

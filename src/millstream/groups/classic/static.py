@@ -50,7 +50,7 @@ def replace(
 def _swap_member(core: Core, before: Member, after: Member, now_ms: int) -> None:
     core.refuse_pending(before, ErrorCode.FENCED_INSTANCE_ID, response_member_id=before.member_id)
     core.roster.replace(before, after)
-    core.sessions.drop(before.member_id)
+    core.sessions.cancel(before.member_id)
     core.touch(after, now_ms)
     if before.member_id in core.pending_sync:
         core.pending_sync.remove(before.member_id)

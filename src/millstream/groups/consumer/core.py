@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
-from millstream.groups.consumer.deadlines import Deadlines
 from millstream.groups.consumer.member import (
     STATIC_LEAVING_EPOCH,
     ConsumerMember,
@@ -19,6 +18,7 @@ from millstream.groups.consumer.regex_job import RegexJob
 from millstream.groups.consumer.state import GroupState
 from millstream.groups.consumer.target import choose_assignor
 from millstream.groups.consumer.topics import TopicsView
+from millstream.groups.deadlines import Deadlines
 from millstream.groups.records import keys
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.values import (

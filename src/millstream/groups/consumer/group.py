@@ -169,7 +169,7 @@ class ConsumerGroup:
         """Fence members whose deadline has passed, or continue to resolve patterns."""
         core = self._core
         core.begin(now_ms)
-        due = core.deadlines.take_due(now_ms)
+        due = core.deadlines.take_all_due(now_ms)
         has_regex = any(timer is Timer.REGEX for timer, _ in due)
         expired = [one for one in due if one[0] is not Timer.REGEX]
         if leaving.fence_expired(core, expired):

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from kits.paths import DOCS
-from millstream.groups.classic.deadlines import Deadlines
 from millstream.groups.classic.states import (
     HEARTBEAT_ERRORS,
     TRANSITIONS,
@@ -15,6 +14,7 @@ from millstream.groups.classic.states import (
     diagram,
     next_state,
 )
+from millstream.groups.deadlines import Deadlines
 from millstream.model.ids import MemberId
 from millstream.model.invariant import InvariantViolated
 
@@ -86,16 +86,16 @@ def test_the_docs_have_the_diagram_of_the_table() -> None:
 def test_deadlines_are_those_of_a_plain_dict(seed: int) -> None:
     """Whatever is set, moved, dropped and taken; `seed` is the parameter of the test."""
     chance = random.Random(seed)
-    deadlines, plain, now_ms = Deadlines(), dict[MemberId, int](), 0
+    deadlines, plain, now_ms = Deadlines[MemberId](), dict[MemberId, int](), 0
     for _ in range(400):
         key = MemberId(str(chance.randrange(8)))
         what = chance.randrange(4)
         if what < 2:
             plain[key] = now_ms + chance.randrange(1, 50)
-            deadlines.put(key, plain[key])
+            deadlines.set(key, plain[key])
         elif what == 2:
             plain.pop(key, None)
-            deadlines.drop(key)
+            deadlines.cancel(key)
         else:
             now_ms += chance.randrange(20)
         taken = []
