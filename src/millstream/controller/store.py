@@ -36,7 +36,7 @@ from millstream.model.errors import (
 )
 from millstream.model.ids import TopicId
 from millstream.model.limits import LOGS_PER_SYNC_MAX
-from millstream.runtime.disk import DirectoryLock, Disk, read_whole
+from millstream.runtime.disk import DirectoryLock, Disk, is_disk_full, read_whole
 from millstream.storage.directories.partition_metadata import format_topic_id
 
 T = TypeVar("T")
@@ -287,7 +287,7 @@ class MetadataStore:
                 self._disk.remove(self._path(name + TEMPORARY))
 
     def _refused(self, error: OSError) -> DiskFull | TooManyOpenFiles | StorageFailed:
-        if error.errno == errno.ENOSPC:
+        if is_disk_full(error):
             if self._on_full is not None:
                 self._on_full(self.directory)
             return DiskFull(self.directory)

@@ -15,6 +15,8 @@ from typing import Protocol, Self
 
 ReadableBuffer = bytes | bytearray | memoryview
 
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 class NotAFile(OSError):
     """A name that should be a file's belongs to a pipe or a device: the disk did not fail."""
@@ -143,6 +145,11 @@ class Disk(Protocol):
 
     def total_bytes(self, path: str) -> int:
         """Size of the volume the path is on."""
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether a write failed for want of space, of the file system or of a user's quota."""
+    return error.errno in _DISK_FULL
 
 
 def read_whole(disk: Disk, path: str) -> bytes:

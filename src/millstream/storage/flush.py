@@ -1,6 +1,5 @@
 """Making a log durable without blocking its owner: jobs for another thread, and group commit."""
 
-import errno
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -9,7 +8,7 @@ from millstream.model.errors import DiskFull, OperatingError, StorageFailed
 from millstream.model.ids import Offset
 from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.runtime.background import Background, BackgroundFullError, Outcome
-from millstream.runtime.disk import Disk
+from millstream.runtime.disk import Disk, is_disk_full
 from millstream.storage.directories.log_directory import LogDirectory, is_descriptor_shortage
 from millstream.storage.epochs import EpochFile, EpochImage, write_images
 from millstream.storage.segments.files import PooledFile
@@ -119,7 +118,7 @@ def _write_epochs(disk: Disk, images: Sequence[EpochImage]) -> set[str]:
         try:
             done |= write_images(disk, group)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
+            if is_disk_full(error):
                 raise DiskFull(group[0].file.path) from error
             raise
     return done

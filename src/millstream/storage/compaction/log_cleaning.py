@@ -18,6 +18,7 @@ from millstream.kernels.errors import MalformedRecords
 from millstream.model.errors import CorruptRecords, InvalidRecords, StorageFailed
 from millstream.model.ids import TopicPartition
 from millstream.runtime.background import Background, BackgroundFullError, Outcome
+from millstream.runtime.disk import is_disk_full
 from millstream.storage.compaction.job import CleanedGroup, CleaningJob, CleaningStats
 from millstream.storage.compaction.swap import Swap
 from millstream.storage.log.log import Log
@@ -237,7 +238,7 @@ class Cleaning:
         is_outdated = self._end is not None or not self._has_all_planned()
         if name in ("map keys", "write") and error.errno == errno.ENOENT and is_outdated:
             self._stop(CleaningEnd.VOID)
-        elif name == "write" and error.errno == errno.ENOSPC:
+        elif name == "write" and is_disk_full(error):
             self._log.owner.full()
             self._stop(CleaningEnd.DISK_FULL, str(error))
         elif name in ("map keys", "write") and error.errno in OUT_OF_DESCRIPTORS:

@@ -5,12 +5,11 @@ was refused for a whole check: free bytes prove nothing, because a file system w
 has plenty, and a small append may fit where the next one does not.
 """
 
-import errno
 import threading
 from contextlib import suppress
 
 from millstream.model.limits import ROOM_PROBE_BYTES
-from millstream.runtime.disk import Disk
+from millstream.runtime.disk import Disk, is_disk_full
 from millstream.storage import names
 
 
@@ -60,7 +59,7 @@ class Room:
             with self._disk.open_write(path) as file:
                 file.write_at(0, bytes(ROOM_PROBE_BYTES))
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if not is_disk_full(error):
                 raise
             return False
         finally:

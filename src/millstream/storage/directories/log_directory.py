@@ -24,7 +24,7 @@ from millstream.model.errors import (
     TooManyOpenFiles,
 )
 from millstream.model.ids import Offset, TopicPartition
-from millstream.runtime.disk import DirectoryLock, Disk, NotAFile, remove_tree
+from millstream.runtime.disk import DirectoryLock, Disk, NotAFile, is_disk_full, remove_tree
 from millstream.storage import names
 from millstream.storage.directories.checkpoints import (
     CorruptCheckpoint,
@@ -148,7 +148,7 @@ class LogDirectory:
         """The error to raise for a call that may be retried: a full disk, or a process without
         free descriptors, is not a failure of the directory. Never for a failed sync.
         """
-        if error.errno == errno.ENOSPC:
+        if is_disk_full(error):
             return self.full()
         if is_descriptor_shortage(error):
             return TooManyOpenFiles(f"{error.strerror} ({error.filename or self.path})")

@@ -5,7 +5,6 @@ segments below the log start, segments above the recovery point
 (`storage/recovery/crash_recovery.py`), leader epochs at both ends, stray snapshots, producer state.
 """
 
-import errno
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from millstream.model.errors import (
     TooManyOpenFiles,
 )
 from millstream.model.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
-from millstream.runtime.disk import NotAFile, write_atomically
+from millstream.runtime.disk import NotAFile, is_disk_full, write_atomically
 from millstream.storage import names
 from millstream.storage.config import LogConfig
 from millstream.storage.directories.checkpoints import CorruptCheckpoint
@@ -97,7 +96,7 @@ def load_log(
 
 def _as_partition_error(error: OSError, context: LogContext) -> OperatingError | None:
     """The error for this partition, if it is not a failure of the whole directory."""
-    if error.errno == errno.ENOSPC:
+    if is_disk_full(error):
         return context.owner.full()
     if is_descriptor_shortage(error):
         return TooManyOpenFiles(f"{error.strerror} ({error.filename or context.directory})")

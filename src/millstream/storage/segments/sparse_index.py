@@ -6,7 +6,6 @@ costs a system call on the append path. Closed segments load theirs on first use
 bounded in bytes.
 """
 
-import errno
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +13,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from millstream.model.ids import NO_TIMESTAMP, Offset, TimestampMs
-from millstream.runtime.disk import Disk, File, read_whole, write_atomically
+from millstream.runtime.disk import Disk, File, is_disk_full, read_whole, write_atomically
 
 _OFFSET_ENTRY: Final = Struct(">ii")
 _TIME_ENTRY: Final = Struct(">qi")
@@ -30,7 +29,7 @@ def unless_full() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if not is_disk_full(error):
             raise
 
 
@@ -203,7 +202,7 @@ class SparseIndex:
 
     def _leave_out(self, error: OSError) -> None:
         """No room for the file of a closed segment: better none than a part, or what it was."""
-        if error.errno != errno.ENOSPC:
+        if not is_disk_full(error):
             raise error
         for path in (self.path + ".tmp", self.path):
             with suppress(FileNotFoundError):

@@ -60,6 +60,14 @@ def refused(broker: Broker, fault: DiskFault, call: Callable[[], object]) -> Log
     return directory
 
 
+def test_an_exhausted_quota_is_a_full_disk(broker: Broker) -> None:
+    """Not a failed one: the directory stays online, and takes records when there is space."""
+    fault = DiskFault(operation="write", errno=errno.EDQUOT, path_part=".log", times=1)
+    refused(broker, fault, lambda: broker.put(ONE, b"second"))
+    broker.put(ONE, b"third")
+    assert broker.values(ONE) == [b"first", b"third"]
+
+
 def test_an_append_that_does_not_fit(broker: Broker) -> None:
     refused(broker, no_room(".log"), lambda: broker.put(ONE, b"more"))
 
