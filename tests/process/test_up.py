@@ -143,7 +143,7 @@ def test_a_second_up_on_the_same_directory_is_refused(tmp_path: Path) -> None:
             check=False,
         )
     assert second.returncode == 1
-    assert "runs already" in second.stderr
+    assert "is already running" in second.stderr
 
 
 def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_schema_of_the_user_chooses_columns(spark: SparkSession, world: World) -
     ("schema", "said"),
     [
         ("value string", "column 'value' is binary, not string; convert it in the query"),
-        ("price int", "column 'price' is not in a topic"),
+        ("price int", "unknown column 'price'"),
         ("value binary not null", "column 'value' is nullable; leave out NOT NULL"),
         (
             "headers array<struct<key:string,value:binary>>",

@@ -144,7 +144,7 @@ class Broker:
             background=self._background,
             network=dependencies.network,
             hooks=ExchangeHooks(
-                after_commit=self._wake_readers, on_read_error=self.logs.on_read_error
+                after_write=self._wake_readers, on_read_error=self.logs.on_read_error
             ),
         )
         self.cluster = self._make_cluster(dispatch) if self._is_in_cluster else None

@@ -3,8 +3,8 @@
 Produce requests (versions 3-13) that are eligible for the fast path in every partition are staged
 into their slots without Python; everything else comes out of `next_request`. A request is eligible
 when every check of `Log.append_as_leader` would pass and nothing but an append would happen: then,
-and only then, fast and slow path do the same. The caller commits (`SlotTable.commit`) before it
-dispatches a request, and at the end of an event-loop iteration.
+and only then, fast and slow path do the same. The caller writes (`SlotTable.write_staged`) before
+it dispatches a request, and at the end of an event-loop iteration.
 """
 
 from collections.abc import Sequence

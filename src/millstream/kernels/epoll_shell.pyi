@@ -1,7 +1,7 @@
 """The system calls of unencrypted sockets around the connection core. For both twins.
 
 An epoll of its own, which an event loop watches as one descriptor. Each iteration reads every ready
-socket, stages what the fast path takes and reports the rest; after the commit the small answers
+socket, stages what the fast path takes and reports the rest; after the write the small answers
 leave the same way. Nothing but `wait` blocks, and no socket is owned: its owner calls `forget` and
 then closes it.
 """

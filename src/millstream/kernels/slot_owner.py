@@ -6,5 +6,5 @@ from typing import Protocol
 class SlotOwner(Protocol):
     """The log, as far as its slot needs it."""
 
-    def commit_staged(self) -> None:
+    def write_staged(self) -> None:
         """Write `staged_buffers`, then call `apply_staged`. On an error nothing is changed."""

@@ -2,7 +2,7 @@
 
 A `PartitionSlot` holds the numbers of one log that every produce request needs; the log owns it
 and reads and writes the same numbers, so there is one truth. The connection core stages batches
-into slots; `SlotTable.commit` lets each log write what was staged, then releases the answers.
+into slots; `SlotTable.write_staged` lets each log write what was staged, then releases the answers.
 """
 
 from array import array
@@ -157,8 +157,8 @@ class PartitionSlot:
     def end_tail(self, offset: int, size_max: int) -> int:
         """The same wherever the high watermark is: for followers, which see everything."""
 
-    def flush_staged(self) -> None:
-        """Write what is staged, now. An error is kept for the requests, until the next commit."""
+    def write_staged(self) -> None:
+        """Write what is staged, now. An error is kept for the requests, until the next write."""
 
     def apply_staged(self) -> None:
         """The staged batches are in the file: follow them in all numbers and producers."""
@@ -189,7 +189,7 @@ class SlotTable:
 
     @property
     def staged(self) -> int:
-        """Requests that wait for `commit`."""
+        """Requests that wait for `write_staged`."""
 
     def add(self, slot: PartitionSlot, *, topic: bytes, topic_id: bytes, partition: int) -> None:
         """Let produce requests find the slot. Empty `topic_id`: by name only."""
@@ -199,7 +199,7 @@ class SlotTable:
 
     def find(self, topic: bytes, partition: int) -> PartitionSlot | None: ...
     def find_by_id(self, topic_id: bytes, partition: int) -> PartitionSlot | None: ...
-    def commit(self, code_of_error: Callable[[Exception], int]) -> None:
+    def write_staged(self, code_of_error: Callable[[Exception], int]) -> None:
         """Let every log write what was staged for it, then release the answers.
 
         Where a log fails, exactly its batches are dropped and answered with the error's code.

@@ -148,7 +148,7 @@ class Partition(ReadableReplica):
         is_new = facts.leader_epoch != self.leader_epoch
         if is_new:
             self.leader_epoch = facts.leader_epoch
-            self.log.start_leading(facts.leader_epoch, after_commit=self.after_commit)
+            self.log.start_leading(facts.leader_epoch, after_write=self.after_write)
             self._epoch_start = self.log.log_end
         self._state = state
         others = self._others
@@ -219,7 +219,7 @@ class Partition(ReadableReplica):
             done(AppendOutcome(log_start=self.log.log_start, error=self._producer_error(error)))
             return
         if not appended.is_duplicate:
-            self.after_commit()
+            self.after_write()
         outcome = AppendOutcome(
             appended.base_offset,
             appended.last_offset,
@@ -248,7 +248,7 @@ class Partition(ReadableReplica):
         except OperatingError:
             self._wake_if_failed()
             raise
-        self.after_commit()
+        self.after_write()
         return AppendOutcome(
             appended.base_offset,
             appended.last_offset,
@@ -256,7 +256,7 @@ class Partition(ReadableReplica):
             self.log.log_start,
         )
 
-    def after_commit(self) -> None:
+    def after_write(self) -> None:
         """Batches were written to the log: advance the acked end once they are durable enough."""
         log = self.log
         if self.follower_readers:

@@ -218,7 +218,7 @@ class Core:
         )
 
     def lead(self, log: Log, epoch: int = 0) -> None:
-        log.start_leading(LeaderEpoch(epoch), after_commit=lambda: self.follow(log))
+        log.start_leading(LeaderEpoch(epoch), after_write=lambda: self.follow(log))
 
     def follow(self, log: Log) -> None:
         if self.is_followed:
@@ -241,8 +241,8 @@ class Core:
         limits = {"frame_bytes_max": 4 * MIB, "in_flight_max": 1000} | options
         return Client(self, self.twin.connection.Connection(self.table, **limits))
 
-    def commit(self) -> None:
-        self.table.commit(code_of)
+    def write_staged(self) -> None:
+        self.table.write_staged(code_of)
 
     def facts(self) -> list[Any]:
         """Everything that two ways to the same log must agree on."""
@@ -317,14 +317,14 @@ class Client:
         connection, core = self.connection, self.core
         try:
             while (request := connection.next_request(core.clock.wall_ms())) is not None:
-                core.commit()
+                core.write_staged()
                 if request[1] == ApiKey.PRODUCE and request[2] in VERSIONS:
                     produce_in_python(core, connection, request)
                 else:
                     connection.answer(request[0], [b"\0\0\0\4other"[: 4 + 4]])
         except FrameError as error:
             self.error = str(error)
-        core.commit()
+        core.write_staged()
         self.collect()
 
 

@@ -134,7 +134,7 @@ class ReplicaBroker:
             background=node.background,
             network=node.network,
             hooks=ExchangeHooks(
-                after_commit=self._wake_readers,
+                after_write=self._wake_readers,
                 on_read_error=self.logs.on_read_error,
             ),
         )

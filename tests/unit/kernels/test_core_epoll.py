@@ -80,7 +80,7 @@ def test_plain_requests_need_nothing_but_a_commit(sockets: Sockets) -> None:
     assert sockets.read_ready() == []
     assert sockets.core.table.staged == 8
     assert sockets.shell.send_ready() == []
-    sockets.core.commit()
+    sockets.core.write_staged()
     assert sockets.shell.send_ready() == []
     for number, (theirs, client) in enumerate(pairs):
         answers = [read_answer(one, 9) for one in frames_of(theirs.recv(4096))]

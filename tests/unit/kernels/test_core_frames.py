@@ -274,9 +274,9 @@ def test_staged_requests_count_as_in_flight(core: Core) -> None:
     client.send(produce_frame([(0, batch())]) * 5)
     assert client.requests() == []
     assert (client.connection.in_flight, core.table.staged) == (3, 3)
-    core.commit()
+    core.write_staged()
     assert client.requests() == []
-    core.commit()
+    core.write_staged()
     assert len(client.answers()) == 5
 
 
@@ -299,7 +299,7 @@ def test_answers_between_python_and_the_core_keep_their_order(core: Core) -> Non
     client.send(other(0) + produce_frame([(0, batch())], correlation_id=1) + other(2))
     client.send(produce_frame([(0, batch())], correlation_id=3))
     assert [one[0] for one in client.requests()] == [0, 2]
-    core.commit()
+    core.write_staged()
     assert client.collect() == b""
     client.connection.answer(2, [b"\0\0\0\4\0\0\0\2"])
     client.connection.answer(0, [b"\0\0\0\4\0\0\0\0"])

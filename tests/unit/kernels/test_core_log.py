@@ -84,7 +84,7 @@ def test_only_the_leader_of_the_newest_epoch_stages(kernel: Twin) -> None:
     def is_staged() -> bool:
         client.send(produce_frame([(0, batch())]))
         taken = client.requests()
-        core.commit()
+        core.write_staged()
         return not taken
 
     assert is_staged()
@@ -107,7 +107,7 @@ def test_nothing_is_staged_into_a_log_that_was_cut(kernel: Twin) -> None:
     client.send(produce_frame([(0, sequenced(5, 1))]))
     assert client.requests() == []
     log.truncate_to(Offset(1), is_unclean=True)
-    core.commit()
+    core.write_staged()
     # It was written, then cut.
     assert [one.partitions for one in client.answers()] == [[(0, 0, 2, 0)]]
     assert log.log_end == core.slot().staged_end == 1
@@ -129,7 +129,7 @@ def test_staged_batches_survive_a_restart(kernel: Twin) -> None:
     client = core.connect()
     client.send(produce_frame([(0, sequenced(5, 1, count=3))]) + produce_frame([(0, batch())]))
     assert client.requests() == []
-    core.commit()
+    core.write_staged()
     before = core.facts()[0]
     core.opened[0].abandon()
     core.opened.clear()

@@ -52,7 +52,7 @@ def test_every_version_is_answered_after_its_write(core: Core, version: int, ack
     assert core.table.staged == 1
     assert client.collect() == b""
     assert (core.log(0).log_end, core.log(1).log_end) == (1, 1)
-    core.commit()
+    core.write_staged()
     (answer,) = client.answers(version)
     assert answer.correlation_id == 99
     log_start = 0 if version >= 5 else -1
@@ -70,7 +70,7 @@ def test_acks_0_has_no_answer(core: Core) -> None:
     client.send(produce_frame([(0, batch(b"a"))], acks=0))
     client.send(produce_frame([(0, batch(b"b"))], correlation_id=2))
     assert client.requests() == []
-    core.commit()
+    core.write_staged()
     assert [one.correlation_id for one in client.answers()] == [2]
     assert values(core) == [b"first", b"a", b"b"]
     assert (client.connection.in_flight, core.table.take_failed()) == (0, [])
@@ -83,7 +83,7 @@ def test_requests_of_many_connections_share_one_write(core: Core) -> None:
         assert client.requests() == []
     # A second write would meet this.
     core.disk.faults.plan(DiskFault(operation="write", errno=errno.EIO, skip=1))
-    core.commit()
+    core.write_staged()
     assert values(core) == [b"first", *(b"%d" % (at // 2) for at in range(10))]
     offsets = [one.partitions[0][2] for client in clients for one in client.answers()]
     assert offsets == list(range(1, 11))
@@ -98,7 +98,7 @@ def test_batches_large_and_small_are_written_in_order(core: Core) -> None:
     sizes = [10, 5000, 20, 30, 9000, 9000, 40]
     client.send(b"".join(produce_frame([(0, batch(b"v" * size))]) for size in sizes))
     assert client.requests() == []
-    core.commit()
+    core.write_staged()
     assert [len(value or b"") for value in values(core)[1:]] == sizes
 
 
@@ -177,7 +177,7 @@ def test_what_is_not_plain_is_for_python_and_changes_nothing(kernel: Twin, name:
     assert NOT_PLAIN[name].endswith(request[5])
     assert core.table.staged == 0
     assert core.slot().staged_end == core.log().log_end
-    core.commit()
+    core.write_staged()
     assert core.facts() == before
 
 
@@ -195,7 +195,7 @@ def test_a_new_configuration_is_heeded_at_once(core: Core, name: str) -> None:
     client.send(produce_frame([(0, batch())]))
     assert client.requests() == []
     core.log().config = PLAIN_CONFIGS[name]
-    core.commit()
+    core.write_staged()
     core.log().append_as_leader(batch(b""), leader_epoch=LeaderEpoch(0))
     client.send(produce_frame([(0, batch())]))
     assert len(client.requests()) == 1
@@ -233,7 +233,7 @@ def test_a_removed_partition_is_not_found(core: Core) -> None:
     client = core.connect()
     client.send(produce_frame([(0, batch())]))
     assert client.requests() == []
-    core.commit()
+    core.write_staged()
     names = {"topic": b"events", "topic_id": TOPIC_ID.bytes, "partition": 0}
     core.table.remove(core.slot(1), **names)
     assert core.table.find(b"events", 0) is core.slot()
@@ -249,7 +249,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_another(core: Core) -> None:
     client = core.connect()
     client.send(produce_frame([(0, batch())]))
     assert client.requests() == []
-    core.commit()
+    core.write_staged()
     for index in range(2):
         core.table.remove(core.slot(index), topic=b"events", topic_id=b"", partition=index)
     client.send(produce_frame([(0, batch())]))
@@ -257,7 +257,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_another(core: Core) -> None:
     core.table.add(core.slot(1), topic=b"events", topic_id=b"", partition=0)
     client.send(produce_frame([(0, batch(b"for the new one"))]))
     assert client.requests() == []
-    core.commit()
+    core.write_staged()
     assert values(core, 1) == [b"first", b"for the new one"]
 
 
@@ -277,7 +277,7 @@ def test_sequences_follow_what_is_staged(core: Core) -> None:
     for sequence, count in ((1, 2), (3, 1), (4, 5)):
         client.send(produce_frame([(0, sequenced(5, sequence, count=count))]))
     assert client.requests() == []
-    core.commit()
+    core.write_staged()
     (entry,) = core.log().producers.states.entries()
     assert entry.batches == [
         (0, 0, 1, 1, NOW), (1, 2, 2, 3, NOW), (3, 3, 4, 4, NOW), (4, 8, 5, 9, NOW),
@@ -297,7 +297,7 @@ def test_the_sequence_after_the_highest_is_0(core: Core) -> None:
     client.send(produce_frame([(0, sequenced(5, 2**31 - 1, count=2))]))
     client.send(produce_frame([(0, sequenced(5, 1))]))
     assert client.requests() == []
-    core.commit()
+    core.write_staged()
     assert entry.batches[1:] == [(2**31 - 1, 0, 2, 3, NOW), (1, 1, 4, 4, NOW)]
 
 
@@ -333,7 +333,7 @@ def test_exactly_the_requests_of_a_failed_partition_get_its_error(core: Core) ->
     client.send(produce_frame([(1, batch(b"a"))]) + produce_frame(both))
     assert client.requests() == []
     core.disk.faults.fail_next("write", errno.ENOSPC, path_part="/data0")
-    core.commit()
+    core.write_staged()
     assert [one.partitions for one in client.answers()] == [
         [(0, DISK_FULL, -1, -1)],
         [(1, 0, 1, 0)],
@@ -346,7 +346,7 @@ def test_exactly_the_requests_of_a_failed_partition_get_its_error(core: Core) ->
     # The producer's retry is its next sequence again, not one after what never was written.
     client.send(produce_frame([(0, sequenced(5, 1))]))
     assert client.requests() == []
-    core.commit()
+    core.write_staged()
     assert [one.partitions for one in client.answers()] == [[(0, 0, before, 0)]]
 
 
@@ -357,7 +357,7 @@ def test_a_torn_write_leaves_the_file_as_it_was(core: Core) -> None:
     assert client.requests() == []
     torn = DiskFault(operation="write", errno=errno.ENOSPC, partial_bytes=5000)
     core.disk.faults.plan(torn)
-    core.commit()
+    core.write_staged()
     assert [one.partitions[0][1] for one in client.answers()] == [DISK_FULL] * 3
     assert core.facts() == before
 
@@ -368,7 +368,7 @@ def test_every_version_can_tell_an_error(core: Core, version: int) -> None:
     client.send(produce_frame([(1, batch()), (0, batch())], version, acks=-1))
     assert client.requests() == []
     core.disk.faults.fail_next("write", errno.ENOSPC, path_part="/data0")
-    core.commit()
+    core.write_staged()
     (answer,) = client.answers(version)
     log_start = 0 if version >= 5 else -1
     assert answer.partitions == [(1, 0, 1, log_start), (0, DISK_FULL, -1, -1)]
@@ -382,7 +382,7 @@ def test_a_failed_directory_stays_failed(core: Core) -> None:
         client.send(produce_frame([(0, batch())]))
         client.requests()
         core.disk.faults.fail_next("write", errno.EIO, path_part="/data0")
-        core.commit()
+        core.write_staged()
         assert [one.partitions[0][1] for one in client.answers()] == [failed]
 
 
@@ -392,7 +392,7 @@ def test_acks_0_fails_by_closing_the_connection(core: Core) -> None:
     other.send(produce_frame([(1, batch())], acks=0))
     assert client.requests() == other.requests() == []
     core.disk.faults.fail_next("write", errno.ENOSPC, path_part="/data0")
-    core.commit()
+    core.write_staged()
     assert core.table.take_failed() == [client.connection]
     assert core.table.take_failed() == []
     assert client.collect() == other.collect() == b""
@@ -406,7 +406,7 @@ def test_a_released_log_answers_what_was_staged_as_not_written(core: Core) -> No
     core.log().release()
     client.send(produce_frame([(0, batch())]))
     assert len(client.requests()) == 1  # nothing more is staged
-    core.commit()
+    core.write_staged()
     gone = code_of(UnknownPartition(core.log().partition))
     assert [one.partitions[0][1] for one in client.answers()] == [gone]
 
@@ -416,7 +416,7 @@ def test_answers_of_a_closed_connection_are_dropped(core: Core) -> None:
     client.send(produce_frame([(0, batch(b"a"))]))
     assert client.requests() == []
     client.connection.drop_output()
-    core.commit()
+    core.write_staged()
     assert client.collect() == b""
     assert values(core) == [b"first", b"a"]
 
@@ -429,7 +429,7 @@ def test_a_python_append_comes_after_what_was_staged(core: Core) -> None:
     appended = core.log().append_as_leader(batch(b"python"), leader_epoch=LeaderEpoch(0))
     assert appended.base_offset == 2
     assert client.collect() == b""
-    core.commit()
+    core.write_staged()
     assert [one.partitions for one in client.answers()] == [[(0, 0, 1, 0)]]
     assert values(core) == [b"first", b"staged", b"python"]
 
@@ -442,7 +442,7 @@ def test_a_failure_before_the_commit_is_told_by_it(core: Core) -> None:
     core.log().roll()
     client.send(produce_frame([(0, batch(b"later"))]))
     assert len(client.requests()) == 1
-    core.commit()
+    core.write_staged()
     assert [one.partitions for one in client.answers()] == [[(0, DISK_FULL, -1, -1)]]
 
 
@@ -462,7 +462,7 @@ def test_acks_all_waits_for_the_high_watermark(led: Core) -> None:
     client.send(produce_frame([(0, batch(b"b", b"c"))], acks=-1, correlation_id=2))
     client.send(produce_frame([(0, batch(b"d"))], acks=-1, correlation_id=3))
     assert client.requests() == []
-    led.commit()
+    led.write_staged()
     assert [one.correlation_id for one in client.answers()] == [1]
     assert (led.slot().waiting, client.connection.in_flight) == (2, 2)
     led.table.take_ready()
@@ -483,7 +483,7 @@ def test_acks_all_waits_for_every_partition(led: Core) -> None:
     client.send(produce_frame([(0, batch()), (1, batch())], acks=-1))
     client.send(produce_frame([(1, batch())], acks=1))
     assert client.requests() == []
-    led.commit()
+    led.write_staged()
     led.slot(1).advance_high_watermark(3)
     assert client.answers() == []
     led.slot(0).advance_high_watermark(2)
@@ -494,7 +494,7 @@ def test_lost_leadership_is_told_to_those_who_wait(led: Core) -> None:
     client = led.connect()
     client.send(produce_frame([(0, batch()), (1, batch())], acks=-1) * 2)
     assert client.requests() == []
-    led.commit()
+    led.write_staged()
     assert led.slot().fail_waiting(6) == 2
     assert client.answers() == []
     led.slot(1).advance_high_watermark(2)
@@ -511,7 +511,7 @@ def test_a_request_waits_no_longer_than_it_asked_for(led: Core) -> None:
     led.clock.advance(1000)
     client.send(produce_frame([(0, batch())], acks=-1, correlation_id=2))
     assert client.requests() == []
-    led.commit()
+    led.write_staged()
     assert led.slot().expire_waiting(NOW + 1499, 7) == 0
     assert led.slot().expire_waiting(NOW + 1500, 7) == 1
     assert [(one.correlation_id, one.partitions) for one in client.answers()] == [
@@ -529,7 +529,7 @@ def test_many_answers_wait_and_leave_in_order(led: Core, behind: int) -> None:
     for number in range(1000):
         client.send(produce_frame([(0, batch(b"%d" % number))], acks=-1, correlation_id=number))
         assert client.requests() == []
-        led.commit()
+        led.write_staged()
         led.slot().advance_high_watermark(number - behind)
         sent += client.answers()
     led.slot().advance_high_watermark(1001)

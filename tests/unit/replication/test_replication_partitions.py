@@ -182,9 +182,9 @@ def test_an_append_by_the_connection_core_moves_the_high_watermark() -> None:
     plane = DataPlane()
     plane.create("t")
     leader = plane.leader("t")
-    assert leader.log.after_commit is not None
+    assert leader.log.after_write is not None
     plane.fill("t", b"a")
     leader.log.append_as_leader(batch_of(b"b"), leader_epoch=leader.leader_epoch)
-    leader.log.after_commit()
+    leader.log.after_write()
     assert leader.high_watermark == 2
     assert leader.read(leader.log_start, size_max=10, isolation=Isolation.COMMITTED).data.size_bytes

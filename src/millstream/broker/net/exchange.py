@@ -52,7 +52,7 @@ def _nothing(*_: object) -> None: ...
 class ExchangeHooks:
     """What the exchange calls in the rest of the broker."""
 
-    after_commit: Callable[[], None] = _nothing
+    after_write: Callable[[], None] = _nothing
     """Notifies the fetches that wait for what was written."""
     on_read_error: Callable[[OSError], None] = _nothing
     """Called with the error, which names the file, when records for an answer could not be read."""
@@ -88,7 +88,7 @@ class Exchange:
         self._dispatch = dispatch
         self._clock = clock
         self._on_end = on_end
-        self._after_commit = hooks.after_commit
+        self._after_write = hooks.after_write
         self.on_read_error = hooks.on_read_error
         self._call_soon = call_soon
         self._held_bytes = 0
@@ -104,7 +104,7 @@ class Exchange:
     # -- carriers --------------------------------------------------------------------------
 
     def is_awake(self) -> bool:
-        """Whether an iteration is in progress: `after_commit` follows at its end, or soon after."""
+        """Whether an iteration is in progress: `after_write` follows at its end, or soon after."""
         return self._is_awake
 
     def begin(self) -> None:
@@ -130,7 +130,7 @@ class Exchange:
         for _ in range(ROUNDS_MAX):
             if self._at_end:
                 self._run_at_end()
-            self._commit()
+            self._write_staged()
             for core in self._take_ready():
                 self._with_output[core.owner] = None
             while self._with_output:
@@ -237,7 +237,7 @@ class Exchange:
         try:
             while peer.is_open and (request := core.next_request(wall_ms)) is not None:
                 if table.staged:
-                    self._commit()  # a handler must see what was produced before its request
+                    self._write_staged()  # a handler must see what was produced before its request
                 number, api_key, version, correlation_id, client_id, body = request
                 facts = RequestFacts(
                     api_key,
@@ -284,10 +284,10 @@ class Exchange:
         log.error("connection failed", client=peer.client_host, error=error)
         peer.abort(f"failed: {error!r}", Cause.FAILURE)
 
-    def _commit(self) -> None:
+    def _write_staged(self) -> None:
         table = self.table
         if table.staged:
-            table.commit(code_of)
-        self._after_commit()
+            table.write_staged(code_of)
+        self._after_write()
         for core in table.take_failed():
             core.owner.close("records of a producer with acks=0 could not be stored")

@@ -165,11 +165,11 @@ cdef class PartitionSlot:
         self.buffers.append(one)
         return 0
 
-    def flush_staged(self) -> None:
+    def write_staged(self) -> None:
         if not self.row_count:
             return
         try:
-            self.owner.commit_staged()
+            self.owner.write_staged()
         except Exception as error:
             self.failure = error
             self.drop_staged()

@@ -137,14 +137,14 @@ cdef class SlotTable:
         self.partition_count += 1
         return 0
 
-    # -- commit
+    # -- write
 
-    def commit(self, code_of_error) -> None:
+    def write_staged(self, code_of_error) -> None:
         cdef PartitionSlot slot
         cdef Answerer connection
         cdef Py_ssize_t index
         for slot in self.slots:
-            slot.flush_staged()
+            slot.write_staged()
         for slot in self.slots:
             if slot.failure is not None:
                 slot.failure_code = int(code_of_error(slot.failure))

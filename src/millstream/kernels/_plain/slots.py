@@ -125,11 +125,11 @@ class PartitionSlot:
             batch.entry.staged_sequence = last_sequence_of(row[BASE_SEQUENCE], row[RECORD_COUNT])
         return base_offset
 
-    def flush_staged(self) -> None:
+    def write_staged(self) -> None:
         if not self._entries:
             return
         try:
-            self.owner.commit_staged()
+            self.owner.write_staged()
         except Exception as error:  # noqa: BLE001 - `code_of_error` gets it
             self.failure = error
             self.drop_staged()
@@ -254,10 +254,10 @@ class SlotTable:
         self._requests.append(staged)
         self.produce_requests += 1
 
-    def commit(self, code_of_error: Callable[[Exception], int]) -> None:
+    def write_staged(self, code_of_error: Callable[[Exception], int]) -> None:
         slots = {slot: None for request in self._requests for slot, _, _ in request.partitions}
         for slot in slots:
-            slot.flush_staged()
+            slot.write_staged()
         codes = {
             slot: int(code_of_error(slot.failure)) for slot in slots if slot.failure is not None
         }

@@ -75,7 +75,7 @@ class LogBase:
         """The numbers that the connection core shares; they are stored only there."""
         self._are_limits_set = False
         """Whether the slot's limits are valid; else nothing is staged, and an append sets them."""
-        self.after_commit: Callable[[], None] | None = None
+        self.after_write: Callable[[], None] | None = None
         """Called when staged batches are in the log: the high watermark may move."""
         self._segments = state.segments
         self._epochs = state.epochs
@@ -130,7 +130,7 @@ class LogBase:
 
     @config.setter
     def config(self, config: LogConfig) -> None:
-        self.slot.flush_staged()
+        self.slot.write_staged()
         self._config = config
         self._forget_limits()
 
@@ -235,22 +235,22 @@ class LogBase:
 
     # -- leading and staging ---------------------------------------------------------------
 
-    def start_leading(self, leader_epoch: LeaderEpoch, *, after_commit: Callable[[], None]) -> None:
+    def start_leading(self, leader_epoch: LeaderEpoch, *, after_write: Callable[[], None]) -> None:
         """From now on the connection core may stage batches of this epoch."""
         self.stop_leading()
         self.slot.leader_epoch = leader_epoch
         self.slot.allows_fast_path_acks_all = True
-        self.after_commit = after_commit
+        self.after_write = after_write
 
     def stop_leading(self) -> None:
         """Nothing more is staged; the caller answers requests that wait for the high watermark."""
-        self.slot.flush_staged()
+        self.slot.write_staged()
         self.slot.leader_epoch = NO_LEADER_EPOCH
         self.slot.allows_fast_path_acks_all = False
-        self.after_commit = None
+        self.after_write = None
         self._forget_limits()
 
-    def commit_staged(self) -> None:
+    def write_staged(self) -> None:
         """Write what the connection core staged; called by the slot, which drops it on an error."""
         self._check_open()
         slot, segment = self.slot, self._segments.active
@@ -267,8 +267,8 @@ class LogBase:
             slot.apply_staged()
             self._unflushed_records += records
             slot.follow(slot.log_end, segment.size_bytes, self._index_room_bytes(segment))
-            if self.after_commit is not None:
-                self.after_commit()
+            if self.after_write is not None:
+                self.after_write()
         except Exception as error:
             raise InvariantViolated("I-03 batches were written that cannot be followed") from error
 
@@ -307,7 +307,7 @@ class LogBase:
     def roll(self) -> bool:
         """Close the active segment and start the next at the log's end; False when it is empty."""
         self._check_open()
-        self.slot.flush_staged()
+        self.slot.write_staged()
         self._forget_limits()
         active = self._segments.active
         if not active.size_bytes:

@@ -135,7 +135,7 @@ class DurableLog(LogBase):
 
     def prepare_close(self) -> None:
         """The part of `close` that does not wait for the disk."""
-        self.slot.flush_staged()
+        self.slot.write_staged()
         self._segments.active.save_indexes()
         if self._log_end > self._log_start:
             self.producers.save_snapshot(self._log_end)
@@ -145,7 +145,7 @@ class DurableLog(LogBase):
         if self.maintenance is not None:
             self.maintenance.abandon()
         self._is_released = True
-        self.slot.flush_staged()  # refused by now: what was staged is answered as not written
+        self.slot.write_staged()  # refused by now: what was staged is answered as not written
         self._forget_limits()
         self._epoch_file.retire()
         for segment in self._segments:

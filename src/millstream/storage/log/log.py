@@ -98,7 +98,7 @@ class Log(TruncatableLog):
         """
         self._check_open()
         slot, config = self.slot, self._config
-        slot.flush_staged()
+        slot.write_staged()
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
         now_ms = self._context.clock.wall_ms()
@@ -158,7 +158,7 @@ class Log(TruncatableLog):
         A leader has no batch of a later epoch than its own, which is `epoch_max`.
         """
         self._check_open()
-        self.slot.flush_staged()
+        self.slot.write_staged()
         records, rows = walk_uncut(records) if is_cut else (records, walk_whole(records))
         expected = self._log_end
         epoch = self._epochs.latest

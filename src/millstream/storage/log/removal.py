@@ -39,7 +39,7 @@ class TruncatableLog(MovableLog):
         watermark (I-08).
         """
         self._check_open()
-        self.slot.flush_staged()
+        self.slot.write_staged()
         self._forget_limits()
         if end_offset >= self._log_end:
             return self._log_end
@@ -67,7 +67,7 @@ class TruncatableLog(MovableLog):
     def truncate_fully(self, start_offset: Offset) -> None:
         """Drop everything and start again at `start_offset`: the leader's log starts later."""
         self._check_open()
-        self.slot.flush_staged()
+        self.slot.write_staged()
         self._forget_limits()
         try:
             self._before_truncation(min(start_offset, self._log_start))

@@ -206,7 +206,7 @@ class DirectoryMove:
 
     def _commit(self) -> None:
         """Nothing is appended while this runs: it is the log's own thread."""
-        self.log.slot.flush_staged()
+        self.log.slot.write_staged()
         plan = self._plan()
         total_bytes = sum(part.size_bytes for part in plan.parts)
         self._copier.copy(plan, bytes_max=total_bytes, is_hurried=True)

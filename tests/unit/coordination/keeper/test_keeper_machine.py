@@ -32,7 +32,7 @@ def bench() -> Bench:
 
 
 @pytest.mark.parametrize(
-    ("asked_ms", "granted_ms"), [(1, 1000), (6000, 6000), (60_000, 10_000), (-5, 1000)]
+    ("requested_ms", "granted_ms"), [(1, 1000), (6000, 6000), (60_000, 10_000), (-5, 1000)]
 )
 def test_time_outs_are_between_2_and_20_ticks(requested_ms: int, granted_ms: int) -> None:
     greeting = Bench().connect(ONE, timeout_ms=requested_ms)

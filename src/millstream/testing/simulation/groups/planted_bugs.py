@@ -47,7 +47,12 @@ def _answers_when_appended(original: Any) -> Any:
 
 
 def _never_over(original: Any) -> Any:
-    return lambda sessions, member_id, at_ms: original(sessions, member_id, at_ms + _FOREVER_MS)
+    """Sessions of classic groups: their keys are member ids, those of consumer groups are pairs."""
+
+    def set_later(deadlines: Any, key: Any, at_ms: int) -> None:
+        original(deadlines, key, at_ms + (_FOREVER_MS if isinstance(key, str) else 0))
+
+    return set_later
 
 
 _FOREVER_MS: Final = 1_000_000_000
@@ -84,7 +89,7 @@ GROUP_BUGS: Final = (
     ),
     Planted(
         "a dead member of a classic group is never removed",
-        (Patch("millstream.groups.classic.deadlines:Deadlines.put", _never_over),),
+        (Patch("millstream.groups.deadlines:Deadlines.set", _never_over),),
         ("I-31",),
         first_seed=13,
     ),
