@@ -3,8 +3,9 @@
 Three phases, each of which may be the last one that a dying controller writes:
 
 1. A broker that left, or was restarted, is removed from every in-sync set; one that came back
-   without proof also from the eligible ones. Leaders are elected among those that stayed. Failed
-   logs that the previous incarnation reported are forgotten: its successor reports them again.
+   without evidence of a clean shutdown also from the eligible ones. Leaders are elected among those
+   that stayed. Failed logs that the previous incarnation reported are forgotten: its successor
+   reports them again.
 2. The epochs of those that joined are recorded. From here on they are the known incarnations.
 3. Where there is no leader, those that joined are candidates.
 
@@ -47,7 +48,7 @@ class BrokerChanges(NamedTuple):
     restarted: tuple[BrokerId, ...] = ()
     """Were restarted between two reads."""
     unproved: tuple[BrokerId, ...] = ()
-    """Of those that joined or restarted, those without proof that their disks lost nothing."""
+    """Of those that joined or restarted, those that did not shut down cleanly."""
     unclean_elections: tuple[UncleanElection, ...] = ()
 
 

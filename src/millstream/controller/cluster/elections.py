@@ -18,8 +18,8 @@ class UncleanElection(NamedTuple):
     partition: TopicPartition
     leader: BrokerId
     is_last_known: bool
-    """It was the last leader and lost its proof, not necessarily data; else it was never in
-    sync."""
+    """It was the last leader and was not shut down cleanly, so data need not be lost; else it was
+    not in sync."""
 
 
 class Electorate(NamedTuple):
@@ -98,7 +98,7 @@ def elect(
     """The partition with a new in-sync set, and the leader that follows from it.
 
     The caller has removed brokers that are not alive from `isr`. `lost` are brokers that came back
-    without proof of still having their data, or that reported its loss: they are not eligible
+    without evidence of a clean shutdown, or that reported lost data: they are not eligible
     either.
     """
     elr = eligible(partition, rules, isr=isr, lost=lost)
@@ -118,11 +118,11 @@ def elect(
 
 
 def _last_known(partition: PartitionImage, lost: Collection[BrokerId]) -> BrokerId:
-    """The best candidate when no replica has proof of its data.
+    """The best candidate when no replica was shut down cleanly.
 
     The last leader; but a replica that was eligible for longer is the better candidate: a broker
-    that was killed may have lost nothing, while one that lost its proof before missed everything
-    since.
+    that was killed may have lost nothing, while one that lost its eligibility before missed
+    everything since.
     """
     last = partition.last_known_leader if partition.leader == NO_LEADER else partition.leader
     held = [

@@ -3,7 +3,7 @@
 The registration is an ephemeral node; its czxid is the broker's epoch, larger with every
 registration (I-17). When the session is lost other brokers may lead everything that this one led:
 it resigns at once, before anything else happens (I-18). Then it opens a new session and registers
-again with the epoch it had, which is the proof that nothing on its disk was lost in between.
+again with the epoch it had, which is evidence that nothing on its disk was lost in between.
 """
 
 import asyncio
@@ -54,7 +54,9 @@ CONNECT_WAIT_S: Final = 10.0
 CONNECT_BACKOFF: Final = Backoff(initial_s=0.1, max_s=2.0)
 
 EARLIER_EPOCHS_MAX: Final = 50
-"""Sessions that a broker may lose between two reads of a controller without losing its proof."""
+"""Sessions that a broker may lose between two reads of a controller before its return is taken for
+an unclean restart.
+"""
 
 EXPIRY_SHARE: Final = 1.5
 """How long a dead session's node may stay, in session timeouts: the service rounds expiry up to its
@@ -157,7 +159,7 @@ class BrokerLifecycle:
         """`while_registered` runs during every registration; it is cancelled when that ends.
 
         `registration` must have the id of a directory that this process has locked, and the
-        previous epoch if there is proof of a clean shutdown.
+        previous epoch if there is evidence of a clean shutdown.
         """
         self._coordination = coordination
         self._registration = registration

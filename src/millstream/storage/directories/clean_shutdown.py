@@ -1,4 +1,4 @@
-"""The `.kafka_cleanshutdown` file: proof that every log in a directory was flushed and closed.
+"""The `.kafka_cleanshutdown` file: says that every log in a directory was flushed and closed.
 
 With it the loader skips recovery, and the broker epoch in it lets the broker keep its place in
 ISRs when it registers again (KIP-966). It is removed before loading begins, so that a crash while
