@@ -29,9 +29,9 @@ class Cursor:
     """Topic, by name or by the bytes of its id, and partition."""
     name: str | None
     """The topic, once its id was resolved: if created again, it has another id (KIP-516)."""
-    leader: Any
+    replica: Any
     slot: PartitionSlot | None
-    """The leader's; set together with it."""
+    """The replica's; set together with it."""
     current_leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
@@ -83,6 +83,6 @@ def tail_frame(
 
     None, and nothing noted, where `PartitionSlot.tail` (`end_tail` for a follower, which also sees
     what is undecided) has no records of at most `size_max` bytes, where something is undecided, or
-    where the file has no descriptor or cannot be read. Call it only while the cursor's leader is
+    where the file has no descriptor or cannot be read. Call it only while the cursor's replica is
     usable.
     """

@@ -73,11 +73,11 @@ class DelayedFetch:
                 self._bytes_of[one.cursor] = one.data.size_bytes
         is_follower = self._reader.is_follower
         for cursor in self._reader.round.cursors:
-            leader = cursor.leader
-            if leader is not None:
-                waiting = leader.follower_readers if is_follower else leader.readers
+            replica = cursor.replica
+            if replica is not None:
+                waiting = replica.follower_readers if is_follower else replica.readers
                 waiting[self] = cursor
-                self._joined.append(leader)
+                self._joined.append(replica)
         self._deadlines.add(self, timeout_ms=max_wait_ms)
 
     def progressed(self, mark: Any) -> None:
@@ -97,22 +97,22 @@ class DelayedFetch:
         return self._is_over
 
     def _is_enough(self, cursor: Cursor) -> bool:
-        leader = cursor.leader
-        if leader is None or not leader.is_usable:
+        replica = cursor.replica
+        if replica is None or not replica.is_usable:
             return True
         if self._reader.is_follower:
-            if is_log_start_unsent(cursor, leader.slot.log_start):
+            if is_log_start_unsent(cursor, replica.slot.log_start):
                 return True
-            if leader.is_throttled and self._reader.is_quota_exceeded(leader):
+            if replica.is_throttled and self._reader.is_quota_exceeded(replica):
                 return False
         isolation = self._reader.isolation
-        if leader.visible_end(isolation) <= cursor.fetch_offset:
+        if replica.visible_end(isolation) <= cursor.fetch_offset:
             return False
         if self._min_bytes <= ANY_RECORDS_BYTES:
             return True
         size_max = max(0, cursor.max_bytes)
         try:
-            data = leader.read(
+            data = replica.read(
                 Offset(cursor.fetch_offset), size_max=size_max, isolation=isolation
             ).data
         except OperatingError:
@@ -121,14 +121,14 @@ class DelayedFetch:
         self._bytes_seen += size - self._bytes_of.get(cursor, 0)
         self._bytes_of[cursor] = size
         # Records that end with their segment: waiting brings no more.
-        is_older = data.size_bytes > 0 and data.file is not leader.log.segments.active.log
+        is_older = data.size_bytes > 0 and data.file is not replica.log.segments.active.log
         return is_older or self._bytes_seen >= self._min_bytes
 
     def _leave(self) -> None:
         self._is_over = True
         is_follower = self._reader.is_follower
-        for leader in self._joined:
-            waiting = leader.follower_readers if is_follower else leader.readers
+        for replica in self._joined:
+            waiting = replica.follower_readers if is_follower else replica.readers
             waiting.pop(self, None)
         self._joined.clear()
 
@@ -210,31 +210,31 @@ class DelayedDeleteRecords:
 
     def start(self, *, timeout_ms: int) -> None:
         """Wait for the followers' fetches."""
-        for leader in self._targets:
-            leader.low_watermark_waiters[self] = None
+        for replica in self._targets:
+            replica.low_watermark_waiters[self] = None
         self._deadlines.add(self, timeout_ms=max(0, timeout_ms))
 
-    def low_watermark_moved(self, leader: Partition) -> None:
-        if not self._take(leader) or self._targets:
+    def low_watermark_moved(self, replica: Partition) -> None:
+        if not self._take(replica) or self._targets:
             return
         self._is_over = True
         self._deadlines.note_over()
         self._answer()
 
-    def _take(self, leader: Partition) -> bool:
+    def _take(self, replica: Partition) -> bool:
         """Whether this partition need not be waited for any more."""
-        target = self._targets.get(leader)
-        if target is None or (leader.is_usable and leader.low_watermark < target):
+        target = self._targets.get(replica)
+        if target is None or (replica.is_usable and replica.low_watermark < target):
             return False
-        del self._targets[leader]
-        leader.low_watermark_waiters.pop(self, None)
-        self._on_reached(leader)
+        del self._targets[replica]
+        replica.low_watermark_waiters.pop(self, None)
+        self._on_reached(replica)
         return True
 
     def expire(self) -> None:
         """A follower may have died silently; then answer with the current state."""
-        for leader in list(self._targets):
-            self._take(leader)
+        for replica in list(self._targets):
+            self._take(replica)
         self._leave()
         self._answer()
 
@@ -245,8 +245,8 @@ class DelayedDeleteRecords:
 
     def _leave(self) -> None:
         self._is_over = True
-        for leader in self._targets:
-            leader.low_watermark_waiters.pop(self, None)
+        for replica in self._targets:
+            replica.low_watermark_waiters.pop(self, None)
         self._targets.clear()
 
     def _answer(self) -> None:

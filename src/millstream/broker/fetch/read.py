@@ -96,7 +96,7 @@ class FetchReader:
             if session.generation != generation:
                 session.generation = generation
                 for cursor in self.round.cursors:
-                    cursor.leader = cursor.slot = None
+                    cursor.replica = cursor.slot = None
                     cursor.visible_end = UNKNOWN
         found: list[Found] = []
         self._bytes_left, self._is_first = self.bytes_max, True
@@ -134,10 +134,10 @@ class FetchReader:
         if len(changed) != 1 or not (self._is_modern or is_follower):
             return None
         cursor = changed[0]
-        leader = cursor.leader
-        if leader is None or not leader.is_usable:
+        replica = cursor.replica
+        if replica is None or not replica.is_usable:
             return None
-        if not (_is_already_checked if is_follower else _needs_no_epoch_check)(cursor, leader):
+        if not (_is_already_checked if is_follower else _needs_no_epoch_check)(cursor, replica):
             return None
         found = tail_frame(
             facts.version,
@@ -150,47 +150,47 @@ class FetchReader:
         )
         if found is None:
             return None
-        leader.count_out(found[1], is_follower=is_follower)
+        replica.count_out(found[1], is_follower=is_follower)
         if session is not None:
             session.note_read(cursor)
         return found[0]
 
     def _read_one(self, cursor: Cursor) -> Found:
-        leader = cursor.leader
-        if leader is None:
+        replica = cursor.replica
+        if replica is None:
             try:
-                leader = cursor.leader = self._find(cursor)
-                cursor.slot = leader.slot
+                replica = cursor.replica = self._find(cursor)
+                cursor.slot = replica.slot
             except (UnknownPartition, UnknownTopicId) as error:
                 code = code_of(error)
                 return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE, is_unknown=True)
             except OperatingError as error:
                 return self.failure(cursor, error)
         try:
-            return self._read_leader(cursor, leader)
+            return self._read_replica(cursor, replica)
         except OperatingError as error:
             return self.failure(cursor, error)
 
-    def _read_leader(self, cursor: Cursor, leader: ReadableReplica) -> Found:
-        if cursor.current_leader_epoch not in (-1, leader.leader_epoch):
-            leader.check_leader_epoch(cursor.current_leader_epoch)
+    def _read_replica(self, cursor: Cursor, replica: ReadableReplica) -> Found:
+        if cursor.current_leader_epoch not in (-1, replica.leader_epoch):
+            replica.check_leader_epoch(cursor.current_leader_epoch)
         if self._is_special:
-            found = self._read_of_leader(cursor, leader)
+            found = self._read_as_leader(cursor, replica)
             if found is not None:
                 return found
         if cursor.last_fetched_epoch >= 0:
-            diverging = _divergence(leader, cursor)
+            diverging = _divergence(replica, cursor)
             if diverging is not None:
-                return _diverged(cursor, leader, diverging)
+                return _diverged(cursor, replica, diverging)
         size_max = max(0, min(cursor.max_bytes, self._bytes_left))
-        slot = leader.slot
-        if slot.is_decided and self._is_modern and leader.is_usable:
-            fresh = leader.tail(cursor.fetch_offset, size_max)
+        slot = replica.slot
+        if slot.is_decided and self._is_modern and replica.is_usable:
+            fresh = replica.tail(cursor.fetch_offset, size_max)
             if fresh is not None:
                 end = cursor.visible_end = slot.high_watermark
                 aborted = () if self.isolation is Isolation.COMMITTED else None
                 return Found(cursor, 0, end, end, slot.log_start, aborted, fresh)
-        log = leader.log
+        log = replica.log
         if self._params.version < FIRST_MODERN and log.config.compression is Codec.ZSTD:
             code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE)
@@ -214,10 +214,10 @@ class FetchReader:
 
     def _find(self, cursor: Cursor) -> ReadableReplica:
         topic, index = cursor.key
-        leader = self._partitions.find(cursor.key)
-        if leader is not None:
-            cursor.name = leader.partition.topic
-            return leader
+        replica = self._partitions.find(cursor.key)
+        if replica is not None:
+            cursor.name = replica.partition.topic
+            return replica
         # A client without a rack that asks a follower has old metadata, and must get the error.
         is_leaders = self.is_follower or not self._params.rack_id
         look_up = self._partitions.get if is_leaders else self._partitions.readable
@@ -232,57 +232,57 @@ class FetchReader:
             raise InconsistentTopicId(f"{found.partition} has id {found.topic_id} now")
         return found
 
-    def _read_of_leader(self, cursor: Cursor, leader: ReadableReplica) -> Found | None:
+    def _read_as_leader(self, cursor: Cursor, replica: ReadableReplica) -> Found | None:
         """What only a leader does; None: read it as for any consumer."""
-        if not isinstance(leader, Partition):
-            if cursor.fetch_offset > leader.slot.log_end:
+        if not isinstance(replica, Partition):
+            if cursor.fetch_offset > replica.slot.log_end:
                 # It only lags: "out of range" would make the client reset its position.
-                raise OffsetNotAvailable(leader.partition)
+                raise OffsetNotAvailable(replica.partition)
             return None
         if not self.is_follower:
-            return self._redirect(cursor, leader)
-        self._check_follower(cursor, leader)
+            return self._redirect(cursor, replica)
+        self._check_follower(cursor, replica)
         if cursor.last_fetched_epoch >= 0:
-            diverging = _divergence(leader, cursor)
+            diverging = _divergence(replica, cursor)
             if diverging is not None:
-                return _diverged(cursor, leader, diverging)
+                return _diverged(cursor, replica, diverging)
         size_max = max(0, min(cursor.max_bytes, self._bytes_left))
-        return self._read_for_follower(cursor, leader, size_max)
+        return self._read_for_follower(cursor, replica, size_max)
 
-    def _redirect(self, cursor: Cursor, leader: Partition) -> Found | None:
+    def _redirect(self, cursor: Cursor, replica: Partition) -> Found | None:
         """Redirect a consumer to a replica that is closer to it, if there is one."""
-        preferred = self._select(leader, Offset(cursor.fetch_offset)) if self._select else -1
+        preferred = self._select(replica, Offset(cursor.fetch_offset)) if self._select else -1
         if preferred < 0:
             return None
-        high = leader.high_watermark
+        high = replica.high_watermark
         cursor.visible_end = UNKNOWN
         return Found(
             cursor,
             0,
             high,
-            leader.last_stable_offset,
-            leader.log_start,
+            replica.last_stable_offset,
+            replica.log_start,
             None,
             EMPTY_SLICE,
             preferred_replica=preferred,
         )
 
-    def _check_follower(self, cursor: Cursor, leader: Partition) -> None:
+    def _check_follower(self, cursor: Cursor, replica: Partition) -> None:
         params = self._params
-        leader.check_follower(
+        replica.check_follower(
             BrokerId(params.replica_id),
             BrokerEpoch(params.replica_epoch),
             named_epoch=cursor.current_leader_epoch,
         )
 
-    def _read_for_follower(self, cursor: Cursor, leader: Partition, size_max: int) -> Found:
+    def _read_for_follower(self, cursor: Cursor, replica: Partition, size_max: int) -> Found:
         """Everything up to the log's end. A fetch from an offset acknowledges what is before it:
         that is noted first, so that the answer has the resulting high watermark.
         """
-        params, slot, offset = self._params, leader.slot, Offset(cursor.fetch_offset)
+        params, slot, offset = self._params, replica.slot, Offset(cursor.fetch_offset)
         named = cursor.current_leader_epoch
-        epoch = leader.leader_epoch if named < 0 else LeaderEpoch(named)
-        leader.follower_fetched(
+        epoch = replica.leader_epoch if named < 0 else LeaderEpoch(named)
+        replica.follower_fetched(
             FollowerFetch(
                 BrokerId(params.replica_id),
                 BrokerEpoch(params.replica_epoch),
@@ -291,46 +291,46 @@ class FetchReader:
                 Offset(cursor.log_start),
             )
         )
-        if leader.is_throttled and self.is_quota_exceeded(leader):
+        if replica.is_throttled and self.is_quota_exceeded(replica):
             cursor.visible_end = UNKNOWN
             high = slot.high_watermark
             return Found(cursor, 0, high, high, slot.log_start, None, EMPTY_SLICE)
-        if leader.is_usable:
-            fresh = leader.end_tail(offset, size_max)
+        if replica.is_usable:
+            fresh = replica.end_tail(offset, size_max)
             if fresh is not None:
                 cursor.visible_end = slot.log_end
                 high = slot.high_watermark
                 return Found(cursor, 0, high, high, slot.log_start, None, fresh)
-        result = leader.log.read(offset, size_max=size_max, isolation=Isolation.LOG_END)
+        result = replica.log.read(offset, size_max=size_max, isolation=Isolation.LOG_END)
         cursor.visible_end = slot.log_end
         data = result.data
         if data.size_bytes:
             if not self._is_first and data.size_bytes > size_max:
                 data = EMPTY_SLICE
-            elif data.file is not leader.log.segments.active.log:
+            elif data.file is not replica.log.segments.active.log:
                 self.has_older_segment = True
         high, start = result.high_watermark, result.log_start
         return Found(cursor, 0, high, result.last_stable_offset, start, None, data)
 
-    def is_quota_exceeded(self, leader: ReadableReplica) -> bool:
+    def is_quota_exceeded(self, replica: ReadableReplica) -> bool:
         """Whether a follower has used up its throttled rate for now (KIP-73)."""
-        if not self._is_limited(leader):
+        if not self._is_limited(replica):
             return False
         cluster = self._partitions.cluster
         self.throttle_wait_s = cluster.leader_throttle.wait_s(cluster.monotonic_s())
         return self.throttle_wait_s > 0
 
-    def _is_limited(self, leader: ReadableReplica) -> bool:
+    def _is_limited(self, replica: ReadableReplica) -> bool:
         return (
-            leader.is_throttled
-            and isinstance(leader, Partition)
-            and self._params.replica_id not in leader.state.isr
+            replica.is_throttled
+            and isinstance(replica, Partition)
+            and self._params.replica_id not in replica.state.isr
         )
 
-    def count_out(self, leader: ReadableReplica, size_bytes: int) -> None:
+    def count_out(self, replica: ReadableReplica, size_bytes: int) -> None:
         """Records are on their way."""
-        leader.count_out(size_bytes, is_follower=self.is_follower)
-        if self.is_follower and self._is_limited(leader):
+        replica.count_out(size_bytes, is_follower=self.is_follower)
+        if self.is_follower and self._is_limited(replica):
             cluster = self._partitions.cluster
             cluster.leader_throttle.record(size_bytes, cluster.monotonic_s())
 
@@ -356,8 +356,8 @@ class FetchReader:
 
     def _unreadable(self, one: Found, error: OSError) -> Found:
         cursor = one.cursor
-        invariant(cursor.leader is not None, "I-07 records of no partition", cursor=cursor)
-        log = cursor.leader.log  # type: ignore[union-attr]
+        invariant(cursor.replica is not None, "I-07 records of no partition", cursor=cursor)
+        log = cursor.replica.log
         cursor.sent_high_watermark = UNKNOWN
         return self.failure(cursor, log.refused(error))
 
@@ -373,22 +373,22 @@ class FetchReader:
         return Found(cursor, code, -1, -1, -1, None, EMPTY_SLICE)
 
 
-def _needs_no_epoch_check(cursor: Cursor, leader: ReadableReplica) -> bool:
+def _needs_no_epoch_check(cursor: Cursor, replica: ReadableReplica) -> bool:
     """Whether the client sent no epoch that differs from ours (KIP-320, KIP-595)."""
     return cursor.last_fetched_epoch < 0 and cursor.current_leader_epoch in (
         -1,
-        leader.leader_epoch,
+        replica.leader_epoch,
     )
 
 
-def _is_already_checked(cursor: Cursor, leader: ReadableReplica) -> bool:
+def _is_already_checked(cursor: Cursor, replica: ReadableReplica) -> bool:
     """Whether the epochs of a follower that waited need no second check.
 
     They were checked when its request came, and its offset was noted; else it would not wait. It
     named the epoch in which we still lead, and in which our log has only grown since. The throttle
     of a partition is checked whenever it is read.
     """
-    return cursor.current_leader_epoch == leader.leader_epoch and not leader.is_throttled
+    return cursor.current_leader_epoch == replica.leader_epoch and not replica.is_throttled
 
 
 def _isolation(params: FetchParams) -> Isolation:
@@ -397,12 +397,12 @@ def _isolation(params: FetchParams) -> Isolation:
     return Isolation.COMMITTED if params.isolation_level else Isolation.HIGH_WATERMARK
 
 
-def _divergence(leader: ReadableReplica, cursor: Cursor) -> tuple[int, int] | None:
+def _divergence(replica: ReadableReplica, cursor: Cursor) -> tuple[int, int] | None:
     """Where the client's log diverges from ours, if its last epoch shows that (KIP-595)."""
-    log, slot, offset = leader.log, leader.slot, cursor.fetch_offset
+    log, slot, offset = replica.log, replica.slot, cursor.fetch_offset
     if cursor.last_fetched_epoch == log.latest_epoch and slot.log_start <= offset <= slot.log_end:
         return None  # our newest epoch ends with our log: most clients are in it
-    epoch, end_offset = leader.end_of_epoch(LeaderEpoch(cursor.last_fetched_epoch))
+    epoch, end_offset = replica.end_of_epoch(LeaderEpoch(cursor.last_fetched_epoch))
     if epoch < 0 or offset < log.log_start:
         raise OffsetOutOfRange(requested=Offset(offset), start=log.log_start, end=log.log_end)
     if epoch < cursor.last_fetched_epoch or end_offset < offset:
@@ -410,8 +410,8 @@ def _divergence(leader: ReadableReplica, cursor: Cursor) -> tuple[int, int] | No
     return None
 
 
-def _diverged(cursor: Cursor, leader: ReadableReplica, diverging: tuple[int, int]) -> Found:
-    log = leader.log
+def _diverged(cursor: Cursor, replica: ReadableReplica, diverging: tuple[int, int]) -> Found:
+    log = replica.log
     return Found(
         cursor,
         0,

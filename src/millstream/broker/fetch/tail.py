@@ -55,7 +55,7 @@ class TailFetch:
         self._answer = answer
         self._bytes_max = bytes_max
         cursor = self._cursor = Cursor(params.partitions[0])
-        cursor.leader, cursor.slot = leader, leader.slot
+        cursor.replica, cursor.slot = leader, leader.slot
         self._is_over = False
 
     def begin(self) -> bool:

@@ -115,8 +115,8 @@ def answer(context: Context, reader: FetchReader, found: list[Found]) -> None:
     for one in round_answer.found:
         if one.error:
             error_count += 1
-        elif one.cursor.leader is not None:
-            reader.count_out(one.cursor.leader, one.data.size_bytes)
+        elif one.cursor.replica is not None:
+            reader.count_out(one.cursor.replica, one.data.size_bytes)
     facts = context.facts
     hints = NO_HINTS
     if error_count and facts.version >= _FIRST_WITH_HINTS:

@@ -52,7 +52,7 @@ cdef class Cursor:
 
     cdef public tuple key
     cdef public object name
-    cdef public object leader
+    cdef public object replica
     cdef public PartitionSlot slot
     cdef public long long current_leader_epoch
     cdef public long long fetch_offset

@@ -34,10 +34,10 @@ class Cursor:
         "fetch_offset",
         "key",
         "last_fetched_epoch",
-        "leader",
         "log_start",
         "max_bytes",
         "name",
+        "replica",
         "sent_high_watermark",
         "sent_log_start",
         "slot",
@@ -47,7 +47,7 @@ class Cursor:
     def __init__(self, requested: tuple[str | bytes, int, int, int, int, int, int]) -> None:
         self.key: tuple[str | bytes, int] = requested[:2]
         self.name: str | None = None
-        self.leader: Any = None
+        self.replica: Any = None
         self.slot: PartitionSlot | None = None
         self.sent_high_watermark = self.sent_log_start = UNKNOWN
         self.update(requested)
