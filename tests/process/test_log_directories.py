@@ -160,7 +160,7 @@ def test_a_directory_whose_topics_were_deleted_is_forgotten(disks: Disks) -> Non
             assert disks.gauge("offline_log_directories") == 0
             assert len(log_dirs(client)) == 1
             until(lambda: disks.lines("broker started"), "the start is told")
-            assert len(disks.lines("without partitions is missing")) == is_first
+            assert len(disks.lines("forgot a missing log directory")) == is_first
 
 
 def test_a_directory_without_partitions_can_be_removed_and_others_added(disks: Disks) -> None:

@@ -110,7 +110,7 @@ def test_others_lead_what_a_failed_directory_had_and_nothing_is_lost(world: Worl
     other = next(machine.root / one for one in DIRECTORIES if machine.root / one != gone)
     other.rename(other.with_suffix(".away"))
     assert process.wait(10) == ENDED_WITHOUT_DIRECTORIES
-    assert len(machine.lines("cannot join the cluster")) == 1
+    assert len(machine.lines("cannot be a member of the cluster")) == 1
     assert machine.lines("millstream: the broker failed: every log directory failed")
     since_s = time.monotonic()
     cluster.wait(

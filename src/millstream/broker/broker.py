@@ -379,7 +379,7 @@ class Broker:
                 cluster=self.controller.image.cluster_id,
             )
         for gone in self.controller.directory_plan.forgotten:
-            log.info("log directory without partitions is missing", directory=gone.path)
+            log.info("forgot a missing log directory that had no partitions", directory=gone.path)
         self._adopt(report)
         self.partitions.attach(self.controller.image)
         return report

@@ -20,7 +20,7 @@ def register(services: Services) -> None:
     metrics.register_gauge("partitions", "Partitions led by this broker", lambda: len(partitions))
     metrics.register_gauge(
         "offline_partitions",
-        "Partitions whose log is offline: it or its directory failed or is missing",
+        "Replicas on this broker whose log is offline: it or its directory failed or is missing",
         lambda: offline_partition_count(services),
     )
     metrics.register_gauge(

@@ -139,7 +139,7 @@ class Upkeep:
             except InvariantViolated:
                 raise
             except Exception as error:  # noqa: BLE001 - the next run may succeed
-                log.error("upkeep failed", duty=name, error=error)
+                log.error("scheduled task failed", task=name, error=error)
                 work = None
             if isinstance(work, GeneratorType):
                 work = self._scheduler.run(work, name=name)
@@ -152,7 +152,7 @@ class Upkeep:
             try:
                 await work
             except Exception as error:  # noqa: BLE001 - as above
-                log.error("upkeep failed", duty=name, error=error)
+                log.error("scheduled task failed", task=name, error=error)
             if not self._is_stopped:
                 plan()
 

@@ -66,8 +66,8 @@ class DamagedMetadata(OperatingError):
         self.problems = problems
         listed = "; ".join(f"{path}: {reason}" for path, reason in sorted(problems.items()))
         super().__init__(
-            f"damaged metadata: {listed}. Restore the files from a copy; a topic's file may also be"
-            " moved away: its logs are then adopted again, without its configuration"
+            f"damaged metadata: {listed}. Restore the files from a backup; a topic's file may also"
+            " be moved away: its logs are then adopted again, without its configuration"
         )
 
 
@@ -119,9 +119,10 @@ class DirectoryNotOfThisCluster(OperatingError):
     def __init__(self, directory: str, reason: str) -> None:
         self.directory = directory
         super().__init__(
-            f"{directory} cannot be used in this cluster: {reason}. Without zookeeper.connect"
-            " its broker is standalone, as before; a cluster's broker starts with new directories,"
-            " or with those of a standalone broker if the cluster is a new one"
+            f"{directory} cannot be used in this cluster: {reason}. To keep using these logs,"
+            " remove zookeeper.connect and run the broker standalone. To join a cluster, start with"
+            " empty log directories; only a new cluster can be bootstrapped from a standalone"
+            " broker's directories"
         )
 
 

@@ -123,7 +123,8 @@ class BrokerMetrics(Registry):
             )
         self.register_labelled(
             "request_latency_seconds",
-            "From the complete request received to its response passed to the socket, with waits",
+            "Time from the receipt of the whole request until its response is passed to the socket,"
+            " including the wait of a delayed fetch or produce",
             self._latencies,
             kind=Kind.HISTOGRAM,
             label_names=["api"],
@@ -206,9 +207,34 @@ def _api_name(key: int) -> str:
 
 
 _TOPIC_FAMILIES: Final[tuple[tuple[str, Kind, str, Callable[[TopicTotals], int]], ...]] = (
-    ("topic_messages_in_total", Kind.COUNTER, "Records appended", lambda one: one.messages_in),
-    ("topic_bytes_in_total", Kind.COUNTER, "Bytes of batches appended", lambda one: one.bytes_in),
-    ("topic_bytes_out_total", Kind.COUNTER, "Bytes of batches fetched", lambda one: one.bytes_out),
-    ("topic_log_bytes", Kind.GAUGE, "Bytes of the topic's logs", lambda one: one.log_bytes),
-    ("topic_partitions", Kind.GAUGE, "Partitions on this broker", lambda one: one.partitions),
+    (
+        "topic_messages_in_total",
+        Kind.COUNTER,
+        "Records appended to partitions led by this broker",
+        lambda one: one.messages_in,
+    ),
+    (
+        "topic_bytes_in_total",
+        Kind.COUNTER,
+        "Bytes of batches appended to partitions led by this broker",
+        lambda one: one.bytes_in,
+    ),
+    (
+        "topic_bytes_out_total",
+        Kind.COUNTER,
+        "Bytes of batches sent to consumers from partitions led by this broker",
+        lambda one: one.bytes_out,
+    ),
+    (
+        "topic_log_bytes",
+        Kind.GAUGE,
+        "Size of the logs of partitions led by this broker",
+        lambda one: one.log_bytes,
+    ),
+    (
+        "topic_partitions",
+        Kind.GAUGE,
+        "Partitions of the topic led by this broker",
+        lambda one: one.partitions,
+    ),
 )

@@ -104,7 +104,7 @@ class ErrorCode(IntEnum):
     LOG_DIR_NOT_FOUND = 57, "the broker has no such log directory"
     SASL_AUTHENTICATION_FAILED = 58, "the authentication failed"
     UNKNOWN_PRODUCER_ID = 59, "the partition has no state of this producer"
-    REASSIGNMENT_IN_PROGRESS = 60, "the partition is being moved"
+    REASSIGNMENT_IN_PROGRESS = 60, "the partition is being reassigned"
     DELEGATION_TOKEN_AUTH_DISABLED = 61, "delegation tokens are disabled"
     DELEGATION_TOKEN_NOT_FOUND = 62, "no such delegation token"
     DELEGATION_TOKEN_OWNER_MISMATCH = 63, "the token has another owner"
@@ -129,7 +129,7 @@ class ErrorCode(IntEnum):
     FENCED_INSTANCE_ID = 82, "a newer member has taken over that instance id"
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, "no replica may become the leader", RETRIABLE
     ELECTION_NOT_NEEDED = 84, "the partition has the desired leader already", RETRIABLE
-    NO_REASSIGNMENT_IN_PROGRESS = 85, "the partition is not being moved"
+    NO_REASSIGNMENT_IN_PROGRESS = 85, "the partition is not being reassigned"
     GROUP_SUBSCRIBED_TO_TOPIC = 86, "the group is subscribed to that topic"
     INVALID_RECORD = 87, "a record violates a rule of the topic"
     UNSTABLE_OFFSET_COMMIT = 88, "an open transaction will still change these offsets", RETRIABLE
@@ -159,7 +159,7 @@ class ErrorCode(IntEnum):
         "the fetch session mixes topic names and topic ids",
         RETRIABLE,
     )
-    INELIGIBLE_REPLICA = 107, "a replica may not join those in sync"
+    INELIGIBLE_REPLICA = 107, "a replica is not eligible to join the ISR"
     NEW_LEADER_ELECTED = 108, "the change was made, and another broker leads now"
     OFFSET_MOVED_TO_TIERED_STORAGE = 109, "that offset is in tiered storage only"
     FENCED_MEMBER_EPOCH = 110, "the member must abandon its partitions and rejoin"

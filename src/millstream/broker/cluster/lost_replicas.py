@@ -68,7 +68,7 @@ class LostReplicas:
                 await self._send(part, epoch)
             except GivenUp:
                 return  # the next epoch's check finds them again
-            log.warning("reported failed logs to the controller", partitions=len(part))
+            log.warning("reported offline replicas to the controller", partitions=len(part))
 
     def _is_known(self, topic_id: TopicId, index: int) -> bool:
         """Whether the metadata has the replica as lost, or has no such replica any more."""

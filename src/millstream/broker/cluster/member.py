@@ -263,7 +263,7 @@ class ClusterMember:
         if self.failure is not None:
             return  # later failures are consequences of the first
         self.failure = reason
-        log.error("broker cannot join the cluster", reason=str(reason))
+        log.error("broker cannot be a member of the cluster; stopping", reason=str(reason))
         self.failed.set()
 
     async def _while_registered(self, incarnation: Registered) -> None:
@@ -334,7 +334,7 @@ class ClusterMember:
         self._applied_epoch = NO_BROKER_EPOCH
         self._dependencies.partitions().close_all_leaderships()
         if not self._is_closing:
-            log.warning("session expired; resigned all leaderships", epoch=epoch)
+            log.warning("no longer registered; resigned all leaderships", epoch=epoch)
 
     def reachability_changed(self) -> None:
         """The connection state changed: the controller is located in another way now."""

@@ -160,7 +160,9 @@ async def _alter_topic(context: Context, change: ResourceChange, *, validate_onl
     services = context.services
     name = change.resource_name
     if not name:
-        raise InvalidConfigRequest("there are no settings for all topics; a broker has defaults")
+        raise InvalidConfigRequest(
+            "a topic name is required: defaults for all topics are broker settings"
+        )
     check_topic_name(name)
     topic = services.controller.deciding_image.topics.get(name)
     former = topic.configs if topic is not None and not change.is_whole else {}
@@ -204,7 +206,9 @@ def _check_one_for_all(keys: Sequence[KeyChange], former: Mapping[str, str]) -> 
 async def _alter_group(context: Context, change: ResourceChange, *, validate_only: bool) -> None:
     services = context.services
     if not change.resource_name:
-        raise InvalidConfigRequest("there are no settings for all groups; a broker has defaults")
+        raise InvalidConfigRequest(
+            "a group name is required: defaults for all groups are broker settings"
+        )
     name = group_configs.name_of(change.resource_name)
     former = services.controller.deciding_image.broker_configs.get(name, {})
     configs = apply_operations({} if change.is_whole else former, change.keys, group_key)

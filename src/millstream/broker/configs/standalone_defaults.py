@@ -16,4 +16,5 @@ def problems(configs: BrokerConfigs) -> Iterator[str]:
     """One sentence for each setting that does not fit; Kafka's defaults are accepted."""
     for name, consequence in _CONSEQUENCES.items():
         if configs.is_set(name) and configs.get_int(name) > 1:
-            yield f"{name} is {configs.get_int(name)}, there is one broker: {consequence}"
+            value = configs.get_int(name)
+            yield f"{name} is {value}, but there is only one broker: {consequence}"

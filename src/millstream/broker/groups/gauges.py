@@ -16,12 +16,12 @@ Read = Callable[["GroupCoordinator"], float]
 _GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     (
         "group_partitions",
-        "Partitions of the offsets topic this broker is the coordinator of",
+        "Partitions of __consumer_offsets this broker is the coordinator of",
         lambda one: len(one.shards.active),
     ),
     (
         "group_partitions_loading",
-        "Partitions of the offsets topic being loaded",
+        "Partitions of __consumer_offsets being loaded",
         lambda one: one.shards.loading_count,
     ),
     (
@@ -31,7 +31,7 @@ _GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     ),
     (
         "group_load_last_seconds",
-        "Duration of the last load of a partition of the offsets topic",
+        "Duration of the last load of a partition of __consumer_offsets",
         lambda one: one.shards.counts.load_ms_last / 1000,
     ),
 )
@@ -69,7 +69,7 @@ _COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
     ),
     (
         "group_loads_total",
-        "Loads of partitions of the offsets topic",
+        "Loads of partitions of __consumer_offsets",
         lambda one: one.shards.counts.loads,
     ),
     (
@@ -89,7 +89,7 @@ _COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
     ),
     (
         "group_write_batches_total",
-        "Batches written to the offsets topic",
+        "Batches written to __consumer_offsets",
         lambda one: one.shards.counts.batches,
     ),
     (

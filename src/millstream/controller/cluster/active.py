@@ -188,10 +188,10 @@ class ActiveController:
         self.tally.unclean_elections += len(unclean)
         for one in unclean:
             log.warning(
-                "unclean election",
+                "unclean leader election",
                 partition=str(one.partition),
                 leader=one.leader,
-                led_last=one.is_last_known,
+                was_last_known_leader=one.is_last_known,
             )
 
     async def _balance(self) -> None:
@@ -301,7 +301,9 @@ class ActiveController:
             )
         )
         if results.marked:
-            log.warning("broker reported failed logs", broker=broker_id, partitions=results.marked)
+            log.warning(
+                "broker reported offline replicas", broker=broker_id, partitions=results.marked
+            )
         self._report(results.unclean_elections)
         return results.errors
 

@@ -120,7 +120,7 @@ class Candidate(Generic[A]):
                     raise
                 except OperatingError as error:
                     # Damaged nodes, or no access: logged and retried. The broker keeps serving.
-                    log.error("cannot run for controller", error=error)
+                    log.error("controller election attempt failed", error=error)
                     self._failures += 1
         except SessionLost:
             return

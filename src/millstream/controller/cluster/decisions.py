@@ -165,9 +165,14 @@ class Decisions:
         begun, ended = tally.reassignments_begun, tally.reassignments_ended
         tally.count(before, change)
         if tally.reassignments_begun > begun:
-            log.info("reassignments begun", partitions=tally.reassignments_begun - begun)
+            log.info(
+                "partition reassignments started", partitions=tally.reassignments_begun - begun
+            )
         if tally.reassignments_ended > ended:
-            log.info("reassignments ended", partitions=tally.reassignments_ended - ended)
+            log.info(
+                "partition reassignments completed or cancelled",
+                partitions=tally.reassignments_ended - ended,
+            )
 
     def _notify(self) -> None:
         self._moved.set()

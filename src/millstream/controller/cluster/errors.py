@@ -32,7 +32,7 @@ class IneligibleReplica(OperatingError):
 
     def __init__(self, partition: TopicPartition, broker_id: BrokerId) -> None:
         self.partition, self.broker_id = partition, broker_id
-        super().__init__(f"broker {broker_id} may not be in sync with {partition}")
+        super().__init__(f"broker {broker_id} is not eligible to join the ISR of {partition}")
 
 
 class NoReplicaThere(OperatingError):
@@ -48,7 +48,7 @@ class ElectionNotNeeded(OperatingError):
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
-        super().__init__(f"{partition} has that leader")
+        super().__init__(f"{partition}: election not needed, it already has that leader")
 
 
 class PreferredLeaderNotAvailable(OperatingError):
@@ -64,7 +64,7 @@ class EligibleLeadersNotAvailable(OperatingError):
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
-        super().__init__(f"no replica of {partition} can lead")
+        super().__init__(f"no eligible leader of {partition} is available")
 
 
 class NoReassignmentInProgress(OperatingError):
@@ -80,7 +80,7 @@ class BrokerIdNotRegistered(OperatingError):
 
     def __init__(self, broker_id: BrokerId) -> None:
         self.broker_id = broker_id
-        super().__init__(f"broker {broker_id} is not known")
+        super().__init__(f"broker {broker_id} is not registered")
 
 
 class DamagedNode(OperatingError):

@@ -239,4 +239,6 @@ class MetadataFollower:
         self._moved = asyncio.Event()
         if failure is not None or second is not None:
             # The change stands: it is committed in the cluster, even if a subscriber failed.
-            log.error("metadata change was not applied by every listener", error=failure or second)
+            log.error(
+                "metadata change was not applied by every subscriber", error=failure or second
+            )

@@ -153,8 +153,9 @@ def _check_holders(
     left = len([one for one in holders if one in after.replicas])
     if left < min(len(holders), len(after.replicas), max(1, rules.in_sync_min)):
         raise InvalidReplicaAssignment(
-            f"{TopicPartition(topic.name, before.index)}: {left} of the replicas that would be left"
-            f" have everything, and min.insync.replicas is {rules.in_sync_min}"
+            f"{TopicPartition(topic.name, before.index)}: only {left} of the remaining replicas are"
+            f" in the ISR or the ELR, but min.insync.replicas is {rules.in_sync_min}; retry when"
+            " more have caught up"
         )
 
 

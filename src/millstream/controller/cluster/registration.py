@@ -220,7 +220,9 @@ class BrokerLifecycle:
             try:
                 await self._run_session(session)
             except SessionLost:
-                log.warning("session expired", session=session.session_id)
+                log.warning(
+                    "session with the coordination service expired", session=session.session_id
+                )
             finally:
                 self._lose()
                 await asyncio.shield(session.close())

@@ -48,7 +48,7 @@ def is_override(text: str) -> bool:
 
 
 _OVERRIDES: Final = Rule(
-    "a list of address:count with commas between, each an IP address",
+    "a comma-separated list of address:count, where address is an IP address",
     lambda text: all(is_override(part) for part in text.split(",")) if text.strip() else True,
 )
 
@@ -70,7 +70,7 @@ _OWN_ROWS: Final = (
         BROKER_ID,
         _INT,
         "-1",
-        "Another name of node.id.",
+        "Alias of node.id.",
     ),
     ConfigKey(
         "broker.rack",
@@ -100,8 +100,8 @@ _OWN_ROWS: Final = (
         "fetch.max.bytes",
         _INT,
         str(55 * MIB),
-        "The most that one Fetch response carries, whatever the client's own limit; a first batch"
-        " that is larger is still sent.",
+        "Maximum bytes that one Fetch response carries, whatever the client's own limit; a first"
+        " batch that is larger is still sent.",
         at_least(1024),
     ),
     ConfigKey(
@@ -141,7 +141,7 @@ _OWN_ROWS: Final = (
         "log.cleaner.io.max.bytes.per.second",
         ConfigType.DOUBLE,
         "1.7976931348623157E308",
-        "The most that the cleaner reads and writes together in a second.",
+        "Maximum bytes per second that the cleaner reads and writes together.",
         Rule("above 0", lambda rate: rate > 0),
         mode=Mode.CLUSTER_WIDE,
     ),
@@ -219,7 +219,7 @@ _OWN_ROWS: Final = (
         "max.connections",
         _INT,
         INT_MAX,
-        "The most connections at a time; a further one waits until another ends.",
+        "Maximum number of connections at a time; a further one waits until another ends.",
         at_least(0),
         mode=Mode.CLUSTER_WIDE,
     ),
@@ -227,7 +227,7 @@ _OWN_ROWS: Final = (
         "max.connections.per.ip",
         _INT,
         INT_MAX,
-        "The most connections at a time from one address; a further one is closed.",
+        "Maximum number of connections at a time from one address; a further one is closed.",
         at_least(0),
         mode=Mode.CLUSTER_WIDE,
     ),
@@ -243,15 +243,15 @@ _OWN_ROWS: Final = (
         "max.incremental.fetch.session.cache.slots",
         _INT,
         "1000",
-        "The most fetch sessions that are kept; a client without one names all its partitions in"
-        " every request.",
+        "Maximum number of fetch sessions; a client without one names all its partitions in every"
+        " request.",
         at_least(0),
     ),
     ConfigKey(
         "max.request.partition.size.limit",
         _INT,
         "2000",
-        "The most partitions in one DescribeTopicPartitions response.",
+        "Maximum number of partitions in one DescribeTopicPartitions response.",
         at_least(1),
     ),
     ConfigKey(
@@ -266,7 +266,7 @@ _OWN_ROWS: Final = (
         NODE_ID,
         _INT,
         "1",
-        "The broker's number, which no other broker of the cluster has.",
+        "Id of the broker, unique in the cluster.",
         at_least(0),
     ),
     ConfigKey(
@@ -294,8 +294,8 @@ _OWN_ROWS: Final = (
         "replica.alter.log.dirs.io.max.bytes.per.second",
         _LONG,
         LONG_MAX,
-        "The most that is copied in a second while partitions move between log directories; the"
-        " last mebibyte of a move does not wait. 0 holds moves back.",
+        "Maximum bytes per second that are copied while partitions move between log directories;"
+        " the last mebibyte of a move does not wait. 0 holds moves back.",
         at_least(0),
         mode=Mode.CLUSTER_WIDE,
         is_dynamic_only=True,

@@ -30,7 +30,7 @@ CLUSTER_ROWS: Final = (
         "follower.replication.throttled.rate",
         _LONG,
         LONG_MAX,
-        "The most bytes in a second that this broker fetches of replicas in the topics'"
+        "Maximum bytes per second that this broker fetches of replicas in the topics'"
         " follower.replication.throttled.replicas while they are not in sync; 0 holds them back.",
         at_least(0),
         mode=Mode.CLUSTER_WIDE,
@@ -54,7 +54,7 @@ CLUSTER_ROWS: Final = (
         "leader.replication.throttled.rate",
         _LONG,
         LONG_MAX,
-        "The most bytes in a second that this broker sends of replicas in the topics'"
+        "Maximum bytes per second that this broker sends of replicas in the topics'"
         " leader.replication.throttled.replicas to followers that are not in sync; 0 sends none.",
         at_least(0),
         mode=Mode.CLUSTER_WIDE,
@@ -72,7 +72,7 @@ CLUSTER_ROWS: Final = (
         "replica.fetch.max.bytes",
         _INT,
         "1048576",
-        "The most that a follower fetches of one partition; a first batch that is larger is"
+        "Maximum bytes that a follower fetches of one partition; a first batch that is larger is"
         " still sent.",
         at_least(0),
     ),
@@ -86,8 +86,8 @@ CLUSTER_ROWS: Final = (
         "replica.fetch.response.max.bytes",
         _INT,
         "10485760",
-        "The most that a follower fetches in one request; a first batch that is larger is still"
-        " sent.",
+        "Maximum bytes that a follower fetches in one request; a first batch that is larger is"
+        " still sent.",
         at_least(0),
     ),
     ConfigKey(
@@ -152,8 +152,8 @@ CLUSTER_ROWS: Final = (
         "zookeeper.connection.timeout.ms",
         _INT,
         None,
-        "How long a start waits for the coordination service, beyond two session timeouts;"
-        " a third one where it is not set.",
+        "How long a start waits for the coordination service, in addition to two session timeouts."
+        " Default: the value of zookeeper.session.timeout.ms.",
         at_least(1),
     ),
     ConfigKey(

@@ -60,7 +60,7 @@ def one_of(*names: str) -> Rule:
 
 
 def each_of(*names: str) -> Rule:
-    allowed = f"a list of {', '.join(names)}"
+    allowed = f"a comma-separated list of any of {', '.join(names)}"
     return Rule(allowed, lambda values: all(value in names for value in values))
 
 

@@ -25,14 +25,14 @@ MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled"
 PROTOCOLS: Final = ("classic", "consumer", "streams", "share")
 
 _ASSIGNORS: Final = Rule(
-    "a list of uniform, range, with at least one of them",
+    "a non-empty list of uniform and/or range",
     lambda names: bool(names) and all(name in ASSIGNORS for name in names),
 )
 _POLICY: Final = Rule(
     f"one of {', '.join(MIGRATION_POLICIES)}", lambda name: name.lower() in MIGRATION_POLICIES
 )
 _PROTOCOLS: Final = Rule(
-    "a list with classic, and of consumer, streams",
+    "a list that contains classic and optionally consumer and streams",
     lambda names: "classic" in names and all(name in PROTOCOLS[:3] for name in names),
 )
 
@@ -85,7 +85,7 @@ GROUP_COORDINATOR_ROWS: Final = (
         "group.consumer.max.size",
         _INT,
         "2147483647",
-        "The most members of a consumer group.",
+        "Maximum number of members of a consumer group.",
         _POSITIVE,
     ),
     ConfigKey(
@@ -155,7 +155,7 @@ GROUP_COORDINATOR_ROWS: Final = (
         "group.max.size",
         _INT,
         "2147483647",
-        "The most members of a classic group.",
+        "Maximum number of members of a classic group.",
         _POSITIVE,
     ),
     ConfigKey(
@@ -261,8 +261,8 @@ GROUP_KEYS: Final[Mapping[str, ConfigKey]] = {
 """What a group may override, each with the broker's key that gives its default."""
 
 REFUSED_GROUP_PREFIXES: Final[Mapping[str, str]] = {
-    "share.": "there are no share groups",
-    "streams.": "there are no streams groups",
+    "share.": "share groups are not supported",
+    "streams.": "streams groups are not supported",
 }
 
 

@@ -29,7 +29,7 @@ _BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 _STRING, _LIST, _CLASS = ConfigType.STRING, ConfigType.LIST, ConfigType.CLASS
 _DOUBLE, _PASSWORD = ConfigType.DOUBLE, ConfigType.PASSWORD
 
-_NO_TIERS: Final = Rule("false: there is no tiered storage", lambda value: value is False)
+_NO_TIERS: Final = Rule("false: tiered storage is not supported", lambda value: value is False)
 _LOCAL: Final = at_least(-2)
 _LOCAL_MS: Final = Rule("-2, or at least 0", lambda value: value == -2 or value >= 0)
 # Placing partitions where the operator has forbidden it is worse than a refusal.

@@ -8,18 +8,19 @@ warning. The documentation's tables are checked against these.
 from collections.abc import Mapping
 from typing import Final
 
-_TIERED: Final = "there is no tiered storage"
+_TIERED: Final = "tiered storage is not supported"
 _ONE_LOOP: Final = "one event loop serves all connections"
 _TLS: Final = "only PLAINTEXT listeners are supported"
-_LOGIN: Final = "clients do not authenticate"
-_QUORUM: Final = "there is no controller quorum"
+_LOGIN: Final = "authentication is not supported"
+_QUORUM: Final = "there is no KRaft controller quorum"
 _METRICS: Final = "metrics are read from metrics.port"
 _CLASSES: Final = "Java classes cannot be loaded"
-_QUOTAS: Final = "there are no quotas"
+_QUOTAS: Final = "client quotas are not supported"
+_WINDOWS: Final = "replication throttles are not measured in windows"
 _PURGATORY: Final = "a finished request leaves the purgatory at once"
-_SHARE: Final = "there are no share groups"
-_STREAMS: Final = "there are no streams groups"
-_TOKENS: Final = "there are no delegation tokens"
+_SHARE: Final = "share groups are not supported"
+_STREAMS: Final = "streams groups are not supported"
+_TOKENS: Final = "delegation tokens are not supported"
 
 INERT_TOPIC_REASONS: Final[Mapping[str, str]] = {
     "local.retention.bytes": _TIERED,
@@ -32,8 +33,8 @@ INERT_TOPIC_REASONS: Final[Mapping[str, str]] = {
 
 INERT_BROKER_REASONS: Final[Mapping[str, str]] = {
     "alter.config.policy.class.name": _CLASSES,
-    "alter.log.dirs.replication.quota.window.num": _QUOTAS,
-    "alter.log.dirs.replication.quota.window.size.seconds": _QUOTAS,
+    "alter.log.dirs.replication.quota.window.num": _WINDOWS,
+    "alter.log.dirs.replication.quota.window.size.seconds": _WINDOWS,
     "authorizer.class.name": _CLASSES,
     "background.threads": "blocking work has a thread pool of fixed size",
     "broker.heartbeat.interval.ms": _QUORUM,
@@ -80,7 +81,7 @@ INERT_BROKER_REASONS: Final[Mapping[str, str]] = {
     "queued.max.requests": "each connection has its own limit on queued requests",
     "replica.socket.receive.buffer.bytes": "the kernel sizes receive buffers itself",
     "security.providers": _CLASSES,
-    "server.max.startup.time.ms": "there is no limit on the time of a start",
+    "server.max.startup.time.ms": "startup time is not limited",
     "socket.listen.backlog.size": "the accept queue has a fixed length",
     "socket.receive.buffer.bytes": "the kernel sizes receive buffers itself",
     "telemetry.max.bytes": "clients do not send telemetry",
@@ -107,7 +108,7 @@ INERT_BROKER_PREFIXES: Final[Mapping[str, str]] = {
     "metrics.sample.": _METRICS,
     "quota.window.": _QUOTAS,
     "remote.": _TIERED,
-    "replication.quota.": "throttled replication is measured without windows",
+    "replication.quota.": _WINDOWS,
     "sasl.": _LOGIN,
     "share.": _SHARE,
     "socket.connection.setup.timeout.max.": "every attempt to connect has the same timeout",

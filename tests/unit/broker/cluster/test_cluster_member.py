@@ -288,5 +288,5 @@ def test_the_first_failure_is_the_one_that_is_told(caplog: pytest.LogCaptureFixt
 
     world.play(story)
     assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == [
-        "broker cannot join the cluster"
+        "broker cannot be a member of the cluster; stopping"
     ]

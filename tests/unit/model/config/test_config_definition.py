@@ -91,7 +91,7 @@ def test_rule_names_the_texts() -> None:
     assert key(ConfigType.STRING)._replace(rule=one_of("a", "b")).parse("a") == "a"
     with pytest.raises(InvalidValue, match="one of a, b"):
         key(ConfigType.STRING)._replace(rule=one_of("a", "b")).parse("A")
-    with pytest.raises(InvalidValue, match="a list of a, b"):
+    with pytest.raises(InvalidValue, match="a comma-separated list of any of a, b"):
         key(ConfigType.LIST)._replace(rule=each_of("a", "b")).parse("a,c")
 
 

@@ -190,7 +190,7 @@ def test_key_without_effect_is_taken_shown_and_logged_once(
 
 
 def test_tiered_storage_is_refused_with_its_reason() -> None:
-    with pytest.raises(InvalidConfig, match="there is no tiered storage"):
+    with pytest.raises(InvalidConfig, match="tiered storage is not supported"):
         validate_topic_configs({"remote.storage.enable": "true"})
 
 
