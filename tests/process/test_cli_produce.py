@@ -81,7 +81,7 @@ def test_what_cannot_be_done_is_said(servers: str) -> None:
     done = produce(servers, "nowhere", b"x\n")
     assert done.code == 1
     assert done.err.splitlines() == [
-        "millstream: there is no topic 'nowhere'; create it, or correct the name",
+        "millstream: topic 'nowhere' does not exist; create it, or correct the name",
         "0 records written to nowhere",
     ]
     done = produce(servers, "said", b"x\n", "--partition", "1")
@@ -158,8 +158,12 @@ def test_separators_may_be_escaped_or_no_text(servers: str) -> None:
         assert (done.code, done.err) == (0, "1 record written to tabs\n")
         found = read_all(servers, "tabs", 1, row + 1)[0][row]
         assert (found.key, found.value) == (b"k", b"v")
-    for given in ("\\", r"\q", r"\n"):
-        assert produce(servers, "tabs", b"", "--key-separator", given).code == 2
+    escape = r"unknown escape; use \t, \r, \xNN, or \\ for a backslash"
+    line_break = "must not contain a line break: records are lines"
+    for given, reason in (("\\", escape), (r"\q", escape), (r"\n", line_break)):
+        refused = produce(servers, "tabs", b"", "--key-separator", given)
+        assert refused.code == 2
+        assert refused.err == f"millstream: --key-separator '{given}': {reason}\n"
 
 
 def test_an_input_that_cannot_be_read_is_one_line(servers: str) -> None:

@@ -70,7 +70,7 @@ def test_what_cannot_be_done_is_a_line_each_and_does_not_stop_the_rest(servers: 
     done = topics("describe", servers, "two", "three")
     assert (done.code, done.err) == (
         1,
-        "millstream: there is no topic 'three'; create it, or correct the name\n",
+        "millstream: topic 'three' does not exist; create it, or correct the name\n",
     )
     assert rows(done.out)[0][1] == "two"
     done = topics("delete", servers, "one", "two", "three")

@@ -156,11 +156,18 @@ def test_listeners_that_cannot_be_are_bad_settings(
     assert not (tmp_path / "data").exists()
 
 
+def test_a_settings_file_that_does_not_exist_is_named_without_an_errno(tmp_path: Path) -> None:
+    done = start(tmp_path / "absent")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"millstream: {tmp_path / 'absent'}: No such file or directory\n"
+
+
 def test_a_taken_metrics_port_is_named(tmp_path: Path) -> None:
     with taken_port() as port:
         done = start(settings_file(tmp_path, metrics_port=str(port)))
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"metrics.port {port} on 127.0.0.1" in done.stderr
+    assert f"the broker cannot start: metrics.port {port} on 127.0.0.1: " in done.stderr
+    assert "Errno" not in done.stderr
 
 
 def test_a_single_broker_warns_of_settings_for_several(tmp_path: Path) -> None:

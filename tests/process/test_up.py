@@ -119,9 +119,9 @@ def test_a_dead_broker_is_told_and_one_started_by_hand_is_stopped_with_the_rest(
     with running("up", "--port", "0", "--data-dir", tmp_path) as (process, place):
         os.kill(pid_of(tmp_path), signal.SIGKILL)
         assert process.stderr is not None
-        told = next(line for line in process.stderr if "died" in line)
+        told = next(line for line in process.stderr if "exited" in line)
         assert "broker 1" in told
-        assert "signal 9" in told
+        assert "exited (signal 9); restart it with" in told
         assert process.poll() is None
         settings = tmp_path / "broker-1" / "server.properties"
         assert f"`millstream broker --config {settings}`" in told

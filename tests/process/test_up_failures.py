@@ -72,7 +72,7 @@ def test_a_keeper_that_another_up_still_runs(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with cluster_up(data, "--port", "0") as (_, cluster):
         cluster.kill(1)
-        until(lambda: "died" in (tmp_path / "stderr").read_text(), "up has noticed")
+        until(lambda: "exited" in (tmp_path / "stderr").read_text(), "up has noticed")
         reason, hint = failed_up(data)
     assert reason == f"the keeper cannot start: {data / 'keeper'} is in use by another process"
     assert "--data-dir" in hint

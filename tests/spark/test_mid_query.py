@@ -66,7 +66,7 @@ def test_a_target_deleted_in_mid_write(world: SparkWorld) -> None:
     brought_to(world, pipeline, Step.WRITING)
     delete(world, pipeline.spec.target)
     message = failure(world, pipeline, named_s=3)
-    assert re.search(rf"records to {pipeline.spec.target}-\d: not done within 3 s", message)
+    assert re.search(rf"records to {pipeline.spec.target}-\d: timed out after 3 s", message)
     assert "UNKNOWN_TOPIC" in message
 
 

@@ -68,7 +68,7 @@ def run(
     try:
         configs = read_configs(config_file, zookeeper=zookeeper)
     except (InvalidConfig, OSError) as error:
-        _say_failure(error, starter, f"millstream: {error}\n")
+        _say_failure(error, starter)
         return EXIT_USAGE
     node = configs.get_int("broker.id") if configs.get_list(_SERVERS) else None
     logs.configure(level=configs.get_text("log.level"), node=node)
@@ -132,7 +132,7 @@ async def _serve(configs: BrokerConfigs, starter: Starter) -> int:
             return EXIT_OK
     except (OperatingError, OSError) as error:
         logs.flush()
-        _say_failure(error, starter, f"millstream: the broker cannot start: {error}\n")
+        _say_failure(error, starter, prefix="the broker cannot start: ")
         return (
             EXIT_NOT_OF_THIS_CLUSTER
             if isinstance(error, DirectoryNotOfThisCluster)
@@ -213,16 +213,17 @@ def _say_metrics(host: str, port: int) -> None:
         sys.stdout.write(f"metrics: {place}\n")
 
 
-def _say_failure(error: Exception, starter: Starter, text: str) -> None:
+def _say_failure(error: Exception, starter: Starter, *, prefix: str = "") -> None:
     """To the parent, which prints it when the other brokers have stopped; else to stderr."""
-    if starter.lifeline is not None:
-        from millstream.broker.start_failure import failure_of
+    from millstream.broker.start_failure import failure_of
 
+    failure = failure_of(error)
+    if starter.lifeline is not None:
         with suppress(OSError):
-            sys.stdout.write(failure_of(error).line())
+            sys.stdout.write(failure.line())
             sys.stdout.flush()
             return
-    sys.stderr.write(text)
+    sys.stderr.write(f"millstream: {prefix}{failure.reason}\n")
 
 
 def _reachable(host: str) -> str:

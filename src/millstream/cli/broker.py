@@ -17,8 +17,8 @@ def broker(
     zookeeper: Annotated[
         str | None,
         typer.Option(
-            help="Servers of the coordination service, for example h1:2181,h2:2181. Without it,"
-            " and without zookeeper.connect in FILE, the broker runs standalone.",
+            help="ZooKeeper (or keeper) servers, for example h1:2181,h2:2181; overrides"
+            " zookeeper.connect. If neither is set, the broker runs standalone.",
             metavar="SERVERS",
         ),
     ] = None,

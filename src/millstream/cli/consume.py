@@ -74,7 +74,8 @@ def consume(  # noqa: PLR0913 - every option is a parameter
             "--offset",
             low=-INT64_MAX,
             high=INT64_MAX,
-            help_text="Start at this offset; needs --partition. Negative: so many before the end.",
+            help_text="Start at this offset; needs --partition. -N starts N offsets before the"
+            " end.",
         ),
     ] = None,
     timestamp: Annotated[
@@ -89,16 +90,19 @@ def consume(  # noqa: PLR0913 - every option is a parameter
     max_messages: Annotated[
         int | None,
         number_option(
-            "--max-messages", "-n", low=1, high=INT64_MAX, help_text="End after so many."
+            "--max-messages", "-n", low=1, high=INT64_MAX, help_text="Exit after this many records."
         ),
     ] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop at the latest offsets of the start.")
+        bool,
+        typer.Option(
+            "--until-end", help="Exit at the offsets that were the latest when the command started."
+        ),
     ] = False,
     committed: Annotated[
         bool, typer.Option("--committed", help="Only committed records (read_committed).")
     ] = False,
-    format: Annotated[Format, typer.Option(help="What to print of a record.")] = Format.VALUE,  # noqa: A002
+    format: Annotated[Format, typer.Option(help="Output format of a record.")] = Format.VALUE,  # noqa: A002
     bootstrap_server: Servers = LOCAL,
     timeout: Timeout = TIMEOUT_S,
 ) -> None:

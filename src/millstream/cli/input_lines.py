@@ -73,7 +73,7 @@ def separator_of(given: bytes) -> bytes:
         if len(what) > 1:
             return bytes.fromhex(what[1:].decode())
         if what not in _ESCAPES:
-            raise ValueError(r"unknown escape; use \t, \n, \r, \xNN, or \\ for a backslash")
+            raise ValueError(r"unknown escape; use \t, \r, \xNN, or \\ for a backslash")
         return _ESCAPES[what]
 
     separator = _ESCAPE.sub(meant, given)

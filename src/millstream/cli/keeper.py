@@ -11,7 +11,8 @@ def keeper(
     data_dir: Annotated[Path, typer.Option(help="Directory for its log and snapshots.")],
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 2181,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 accepts other machines.")
+        str,
+        typer.Option(help="Address to listen on; 0.0.0.0 accepts connections from other machines."),
     ] = "127.0.0.1",
     tick_ms: Annotated[
         int,
@@ -21,7 +22,7 @@ def keeper(
         int, typer.Option(help="Log size after which a snapshot is taken.", min=4096)
     ] = 16 * 1024 * 1024,
 ) -> None:
-    """Serve ZooKeeper clients until SIGTERM or Ctrl-C.
+    """Run the built-in coordination service (ZooKeeper protocol) until SIGTERM or Ctrl-C.
 
     Prints `ready: host:port` once clients can connect.
     """

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 TEXT_LENGTH_MAX: Final = 100
 """Characters of a key or value shown; of longer ones the size is shown too."""
 
-Directory = Annotated[str, typer.Argument(metavar="PARTITION_DIR")]
+Directory = Annotated[
+    str,
+    typer.Argument(
+        metavar="PARTITION_DIR", help="Directory of one partition, for example data/topic-0."
+    ),
+]
 FromOffset = Annotated[
     int, typer.Option("--offset", min=0, help="Start with the batch that contains this offset.")
 ]
@@ -36,7 +41,7 @@ def dump(
 ) -> None:
     """Show the batches of a partition, one line each. Read-only.
 
-    Exit code 1 when a batch is damaged or truncated: those before it were shown.
+    Exits with code 1 at a damaged or truncated batch; the batches before it are shown.
     """
     from millstream.cli.stored_batches import DamagedBatch
 

@@ -33,9 +33,9 @@ def verify(directories: Directories) -> None:
     DIR cannot be checked. A note is something unusual that the next start of
     the broker handles.
 
-    Stop the process that writes to the files first: a log that is being
-    written to can show a truncated batch at its end, like one that was killed
-    until its next start repairs it.
+    Stop the broker first: a log that is being written to can end in a
+    truncated batch. So can the log of a broker that was killed, until its next
+    start repairs it.
     """
     check = _Check()
     for given in directories:

@@ -60,7 +60,10 @@ def produce(
     topic: Topic,
     key_separator: Annotated[
         str | None,
-        typer.Option(help=r"Separates key and value, \t is a tab; without it, lines are values."),
+        typer.Option(
+            help=r"Separator between key and value, for example \t for a tab. Without it, the whole"
+            " line is the value."
+        ),
     ] = None,
     partition: Annotated[
         int | None, partition_option("Write to this partition, whatever the keys.")
@@ -89,7 +92,8 @@ def _separator(text: str | None) -> bytes | None:
     try:
         return separator_of(os.fsencode(text))
     except ValueError as error:
-        refuse(f"--key-separator {text!r}: {error}")
+        typed = repr(text).replace("\\\\", "\\")  # on one line, with the backslashes as typed
+        refuse(f"--key-separator {typed}: {error}")
 
 
 def _settings(servers: str, timeout_s: float, compression: Compression) -> "ClientSettings":

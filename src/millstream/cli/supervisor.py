@@ -223,7 +223,7 @@ class Supervisor:
             if not self._is_stopping:
                 settings = BrokerDirectory(self._data_dir, broker_id).settings_file
                 self._complain(
-                    f"broker {broker_id} (pid {child.pid}) died: {_how_ended(code)}; restart it"
+                    f"broker {broker_id} (pid {child.pid}) exited ({_how_ended(code)}); restart it"
                     f" with `millstream broker --config {settings}`"
                 )
 

@@ -19,8 +19,8 @@ def up(
     port: Annotated[
         int | None,
         typer.Option(
-            help="Port of the first broker, the others count up from it; 0 picks free ports."
-            " Default: that of the last start, 9092 if it is new."
+            help="Port of the first broker; the others use the following ports. 0 picks free ports."
+            " Default: the ports of the last start, or 9092 for a new data directory."
         ),
     ] = None,
     data_dir: Annotated[Path, typer.Option(help="Directory for settings and data.")] = Path(
@@ -29,8 +29,8 @@ def up(
     host: Annotated[
         str | None,
         typer.Option(
-            help="Address to listen on; 0.0.0.0 accepts other machines. Default: that of the last"
-            " start, 127.0.0.1 if it is new."
+            help="Address to listen on; 0.0.0.0 accepts connections from other machines. Default:"
+            " the address of the last start, or 127.0.0.1 for a new data directory."
         ),
     ] = None,
     config: Annotated[
@@ -38,8 +38,8 @@ def up(
         typer.Option(
             "--config",
             metavar="KEY=VALUE",
-            help="Setting of all brokers for this start; overrides the environment and their"
-            " server.properties. May be repeated.",
+            help="Broker setting for this start, applied to all brokers; overrides the environment"
+            " and server.properties. May be repeated.",
         ),
     ] = None,
     *,

@@ -71,7 +71,7 @@ def _check(name: str, value: str, brokers: int) -> None:
     if reason is not None:
         raise BadOverride(f"--config {name} has no effect here: {reason}")
     if name in LATER_KEYS:
-        raise BadOverride(f"--config {name} has no effect yet")
+        raise BadOverride(f"--config {name} has no effect yet: transactions are not supported")
     if name not in BROKER_KEYS:
         raise BadOverride(f"--config {name}: unknown broker setting{hint(name, BROKER_KEYS)}")
     try:

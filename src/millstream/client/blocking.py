@@ -148,7 +148,7 @@ class BlockingClient:
         except LoopEnded:
             raise ClientClosed from None
         except TimeoutError:
-            raise DeadlinePassed("a call of the client", within_s=limit_s) from None
+            raise DeadlinePassed("client call", within_s=limit_s) from None
         finally:
             self.give_back()
 

@@ -83,15 +83,10 @@ class DeadlinePassed(ClientError):
         self.what, self.within_s = what, within_s
         self.last_error = last_error
         """The failure of the last attempt: an error or an ErrorCode; None when none failed."""
-        time = f" within {seconds(within_s)} s" if within_s is not None else " in time"
-        last = (
-            f"; the last attempt met: {describe_failure(last_error)}"
-            if last_error is not None
-            else ""
-        )
+        time = f" after {seconds(within_s)} s" if within_s is not None else ""
+        last = f"; last error: {describe_failure(last_error)}" if last_error is not None else ""
         super().__init__(
-            f"{what}: not done{time}{last}; check that the brokers are healthy, or allow more time"
-            f" ({setting})"
+            f"{what}: timed out{time}{last}; check that the brokers are healthy, or raise {setting}"
         )
 
 
@@ -101,7 +96,7 @@ class OutcomeUnknown(ClientError):
     def __init__(self, what: str, why: str) -> None:
         self.what = what
         super().__init__(
-            f"{what}: whether it was done is unknown ({why}); check, and repeat it if it was not"
+            f"{what}: it is unknown whether it was done ({why}); check, and retry if it was not"
         )
 
 
@@ -113,7 +108,7 @@ class TopicUnknown(ClientError):
     def __init__(self, topic: str, *, partition: int | None = None) -> None:
         self.topic, self.partition = topic, partition
         if partition is None:
-            text = f"there is no topic {topic!r}; create it, or correct the name"
+            text = f"topic {topic!r} does not exist; create it, or correct the name"
         else:
             text = (
                 f"topic {topic!r} has no partition {partition}; choose another, or add partitions"
@@ -175,9 +170,9 @@ class OffsetOutOfRange(ClientError):
         elif end is not None and wanted > end:
             why = f"the log ends at {end}: it was truncated, or the offset is from another log"
         else:
-            why = f"the log has [{_format_offset(start)}, {_format_offset(end)})"
+            why = f"the log's offsets are [{_format_offset(start)}, {_format_offset(end)})"
         super().__init__(
-            f"{partition}: offset {wanted} is out of range; {why}; choose another start"
+            f"{partition}: offset {wanted} is out of range; {why}; choose another start offset"
         )
 
 
@@ -253,7 +248,7 @@ class NotSupported(ClientError):
 
     def __init__(self, about: str, why: str) -> None:
         self.about = about
-        super().__init__(f"{about} is not supported by this broker: {why}")
+        super().__init__(f"{about}: not supported by this broker: {why}")
 
 
 class AnswerUnreadable(ClientError):

@@ -181,9 +181,7 @@ class _KeyedCall(Generic[K, V, R]):
         for key in keys:
             one = answers.get(key)
             if one is None:
-                error = AnswerUnreadable(
-                    self._attempts.deadline.what, f"it has nothing about {key}"
-                )
+                error = AnswerUnreadable(self._attempts.deadline.what, f"no entry for {key}")
                 failures[key] = (error, target)
             elif one.code is ErrorCode.NONE and one.result is not None:
                 self._end(key, one.result)

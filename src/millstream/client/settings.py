@@ -175,7 +175,7 @@ def _addresses(texts: list[str]) -> tuple[HostPort, ...]:
         match = _ADDRESS.fullmatch(text)
         if match is None or not 0 < int(match[3]) < 65536:
             raise ConfigInvalid(
-                f"{BOOTSTRAP} has {text!r}: an address must be host:port, for IPv6 [address]:port"
+                f"{BOOTSTRAP}: invalid address {text!r}; use host:port, or [address]:port for IPv6"
             )
         found.append(HostPort(match[1] or match[2], int(match[3])))
     if not found:

@@ -21,7 +21,7 @@ class UnknownTopic(OperatingError):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"there is no topic {name!r}")
+        super().__init__(f"topic {name!r} does not exist")
 
 
 class InvalidPartitionCount(OperatingError):

@@ -37,7 +37,7 @@ class ErrorCode(IntEnum):
         "another broker leads the partition, or has its replicas",
         RETRIABLE,
     )
-    REQUEST_TIMED_OUT = 7, "not done within the timeout of the request", RETRIABLE
+    REQUEST_TIMED_OUT = 7, "timed out", RETRIABLE
     BROKER_NOT_AVAILABLE = 8, "the broker is not available"
     REPLICA_NOT_AVAILABLE = 9, "the broker has no usable replica of the partition", RETRIABLE
     MESSAGE_TOO_LARGE = 10, "a record batch is larger than the topic allows"

@@ -48,7 +48,7 @@ def test_a_setting_is_a_key_and_a_value() -> None:
         (["retention.ms=1"], "unknown broker setting; did you mean log.retention.ms?"),
         (["no.such.thing.at.all=1"], "--config no.such.thing.at.all: unknown broker setting"),
         (["num.io.threads=3"], "--config num.io.threads has no effect here: "),
-        (["transaction.partition.verification.enable=true"], "has no effect yet"),
+        (["transaction.partition.verification.enable=true"], "has no effect yet: transactions"),
         (
             ["listeners=PLAINTEXT://:1"],
             "--config listeners cannot be set for all brokers: use --host and",

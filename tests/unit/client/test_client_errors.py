@@ -109,5 +109,5 @@ def test_unreachable_brokers_are_told_one_by_one() -> None:
     ],
 )
 def test_times_are_shown_as_they_were_meant(given_s: float, shown: str) -> None:
-    assert f"within {shown} s" in str(DeadlinePassed("x", within_s=given_s))
+    assert f"timed out after {shown} s" in str(DeadlinePassed("x", within_s=given_s))
     assert f"within {shown} s" in str(BrokersUnreachable({}, within_s=given_s))

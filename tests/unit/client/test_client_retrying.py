@@ -117,7 +117,7 @@ def test_pauses_grow_and_the_last_failure_is_told_at_the_end() -> None:
         now_s += pauses[-1]
     assert pauses == [1, 2, 4, 4, 4, 4]
     assert now_s < 120
-    with pytest.raises(DeadlinePassed, match=r"test: not done within 20 s.*NOT_CONTROLLER") as told:
+    with pytest.raises(DeadlinePassed, match=r"test: timed out after 20 s.*NOT_CONTROLLER") as told:
         attempts.failed(ErrorCode.NOT_CONTROLLER, now_s=now_s)
     assert told.value.last_error is ErrorCode.NOT_CONTROLLER
 

@@ -199,7 +199,7 @@ def test_what_must_not_be_sent_twice_is_not() -> None:
     request = CreateTopicsRequest(topics=[CreatableTopic(name="one", num_partitions=1)])
 
     async def scenario(cluster: Cluster) -> None:
-        with pytest.raises(OutcomeUnknown, match="whether it was done is unknown") as caught:
+        with pytest.raises(OutcomeUnknown, match="it is unknown whether it was done") as caught:
             await cluster.call(request, to=CONTROLLER, may_repeat=False)
         assert isinstance(caught.value.__cause__, ConnectionLost)
         assert len(fake.asked(CreateTopicsRequest)) == 1

@@ -266,7 +266,9 @@ class FetchMachine:
             if data is None:
                 # A throttled client gets a response without partitions; the connection waits.
                 if not response.throttle_time_ms:
-                    found.errors.append(AnswerUnreadable(_about(one), "it has nothing about it"))
+                    found.errors.append(
+                        AnswerUnreadable(_about(one), "no entry for this partition")
+                    )
             elif data.error_code != ErrorCode.NONE:
                 self._refused(one, data, found)
             else:

@@ -11,15 +11,10 @@ class OutcomeOpen(DeadlinePassed):
 
     def __init__(self, what: str, *, within_s: float, last_error: object = None) -> None:
         super().__init__(what, within_s=within_s, last_error=last_error)
-        last = (
-            f" (the last attempt met: {describe_failure(last_error)})"
-            if last_error is not None
-            else ""
-        )
+        last = f" (last error: {describe_failure(last_error)})" if last_error is not None else ""
         self.args = (
-            f"{what}: not acknowledged within {seconds(within_s)} s{last}; they may be"
-            " stored nevertheless; check that the brokers are healthy, or allow more time"
-            " (delivery.timeout.ms)",
+            f"{what}: not acknowledged within {seconds(within_s)} s{last}; the records may still"
+            " have been stored; check that the brokers are healthy, or raise delivery.timeout.ms",
         )
 
 
@@ -72,12 +67,8 @@ class BufferFull(ClientError):
     """Brokers accept records more slowly than they are written, for longer than allowed."""
 
     def __init__(self, *, within_s: float, bytes_max: int, last_error: object = None) -> None:
-        last = (
-            f"; the last attempt met: {describe_failure(last_error)}"
-            if last_error is not None
-            else ""
-        )
+        last = f"; last error: {describe_failure(last_error)}" if last_error is not None else ""
         super().__init__(
             f"the send buffer of {bytes_max} bytes stayed full for {seconds(within_s)} s{last};"
-            " check that the brokers are healthy, or allow more (buffer.memory, max.block.ms)"
+            " check that the brokers are healthy, or raise buffer.memory or max.block.ms"
         )

@@ -240,7 +240,7 @@ def test_every_stall_ends_in_its_time() -> None:
                 brokers.broker(2).script.extend([SILENCE] * 100)
             began_s = cluster.now_s()
             options = ReadOptions(timeout_s=7)
-            with pytest.raises(DeadlinePassed, match="within 7 s"):
+            with pytest.raises(DeadlinePassed, match="after 7 s"):
                 await offsets_of(reading(cluster, whole(index=index, end=end), options=options))
             assert 6.9 < cluster.now_s() - began_s < 12.5
 
@@ -280,7 +280,7 @@ def test_a_broker_that_never_answers_is_waited_for_no_longer_than_allowed() -> N
         for one in brokers.brokers:
             one.script.extend([SILENCE] * 20)
         begun_s = loop.time()
-        with pytest.raises(DeadlinePassed, match="within 3 s"):
+        with pytest.raises(DeadlinePassed, match="after 3 s"):
             await offsets_of(reading(cluster, whole(), options=ReadOptions(timeout_s=3)))
         assert 2.9 < loop.time() - begun_s < 4.5
 
