@@ -46,9 +46,7 @@ def test_every_error_that_a_user_may_meet_is_listed() -> None:
     }
     table = PAGE.read_text().partition("## Errors")[2].partition("## Settings")[0]
     listed = set(re.findall(r"`([A-Z]\w+)`", table))
-    # Our own bug or the broker's.
-    assert kinds - listed == {"AnswerUnreadable", "WriterBroken"}
-    assert listed <= kinds
+    assert kinds == listed
 
 
 def test_the_commands_are_told_whole() -> None:
