@@ -201,17 +201,20 @@ def any_columns_come_in_any_order(client: BlockingClient, name: str) -> None:
     created(client, name, 2)
     here = TopicPartition(name, 1)
     produce(client, here, random.Random(2), 50)
-    (whole,) = client.read_columns(here, Offset(0), Offset(50), columns=ALL)
-    (default,) = client.read_columns(here, Offset(0), Offset(50))
+    # A broker may answer with less than there is: in how many batches they come is not promised.
+    whole = pa.Table.from_batches(client.read_columns(here, Offset(0), Offset(50), columns=ALL))
+    default = pa.Table.from_batches(client.read_columns(here, Offset(0), Offset(50)))
     assert tuple(default.schema.names) == DEFAULT_COLUMNS
     for columns in (("value",), ("headers", "key"), ("timestampType", "partition", "topic")):
-        (some,) = client.read_columns(here, Offset(0), Offset(50), columns=columns)
+        batches = client.read_columns(here, Offset(0), Offset(50), columns=columns)
+        some = pa.Table.from_batches(batches)
         assert some == whole.select(columns)
         assert some.schema == pa.schema([FIELDS[one] for one in columns])
     assert set(whole.column("topic").to_pylist()) == {name}
     assert set(whole.column("partition").to_pylist()) == {1}
-    (none,) = client.read_columns(here, Offset(0), Offset(50), columns=())
-    assert (none.num_rows, none.num_columns) == (50, 0)
+    none = list(client.read_columns(here, Offset(0), Offset(50), columns=()))
+    assert sum(batch.num_rows for batch in none) == 50
+    assert {batch.num_columns for batch in none} == {0}
     for wrong in (("values",), ("key", "key")):
         with pytest.raises(ConfigInvalid):
             client.read_columns(here, Offset(0), Offset(50), columns=wrong)
