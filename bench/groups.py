@@ -1,8 +1,8 @@
 """Consumer groups of ours and of Apache Kafka's side by side (`make bench PART=groups`).
 
 QUICK=1 runs smaller groups and fewer offsets. CELLS=stable,rebalance,commits,loading picks some.
-Members are our own (`lean_member.py`), the same for both: they speak the protocol and nothing else,
-in one process, so that hundreds cost less than what is measured.
+Members are our own (`testing/protocol_members`), the same for both: they speak the protocol and do
+nothing else, in one process, so that hundreds cost less than what is measured.
 """
 
 import os
