@@ -98,7 +98,7 @@ def test_all_partitions_and_json(client: BlockingClient) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("nothing",), 1, b"no topic 'nothing'"),
+        (("nothing",), 1, b"topic 'nothing' does not exist"),
         (("numbers", "-p", "7"), 1, b"no partition 7"),
         (("numbers", "--offset", "3"), 2, b"--partition"),
         (("numbers", "--offset", "99", "-p", "0"), 1, b"the log ends at 5"),
