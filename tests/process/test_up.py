@@ -1,6 +1,7 @@
 """`millstream up` and `millstream broker` as processes: the ready line, files, signals, deaths."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -144,6 +145,32 @@ def test_a_second_up_on_the_same_directory_is_refused(tmp_path: Path) -> None:
         )
     assert second.returncode == 1
     assert "is already running" in second.stderr
+
+
+def test_a_copy_of_a_directory_that_is_in_use_starts_by_itself(tmp_path: Path) -> None:
+    """Its pid file is a copy, too: the process that it names serves the original."""
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    with running("up", "--port", "0", "--data-dir", original):
+        shutil.copytree(original, copy, ignore=shutil.ignore_patterns("*.lock", ".lock"))
+        with running("up", "--port", "0", "--data-dir", copy):
+            assert pid_of(copy) != pid_of(original)
+
+
+def test_a_settings_file_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
+    with running("up", "--port", "0", "--data-dir", tmp_path):
+        pass
+    settings = tmp_path / "broker-1" / "server.properties"
+    settings.write_bytes(settings.read_bytes() + "# für\n".encode("latin-1"))
+    again = subprocess.run(
+        [*MILLSTREAM, "up", "--data-dir", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert again.returncode == 1
+    assert "is not UTF-8" in again.stderr
+    assert "Traceback" not in again.stderr
 
 
 def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from millstream.cli.replica_defaults import grown, mark, replica_defaults, with_setting
-from millstream.model.config.properties import parse_properties, render_properties
+from millstream.model.config.properties import (
+    parse_properties,
+    read_settings_text,
+    render_properties,
+)
 
 PID_FILE: Final = "millstream.pid"
 SETTINGS_FILE: Final = "server.properties"
@@ -53,7 +57,7 @@ class BrokerDirectory:
             )
         self.path.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            self._former = self.settings_file.read_text()
+            self._former = read_settings_text(self.settings_file)
         if not self.settings_file.exists():
             shown = _bracketed(host or HOST_DEFAULT)
             address = f"PLAINTEXT://{shown}:{PORT_DEFAULT if port is None else port}"
@@ -69,7 +73,7 @@ class BrokerDirectory:
         return {} if cluster_size is None else self._grow(cluster_size)
 
     def _grow(self, cluster_size: int) -> dict[str, str]:
-        new = grown(self.settings_file.read_text(), cluster_size)
+        new = grown(read_settings_text(self.settings_file), cluster_size)
         if new is None:
             return {}
         self._replace(new.text)
@@ -78,7 +82,7 @@ class BrokerDirectory:
     @property
     def settings(self) -> dict[str, str]:
         """As stored in the file."""
-        return parse_properties(self.settings_file.read_text())
+        return parse_properties(read_settings_text(self.settings_file))
 
     def undo(self) -> None:
         """Restore the settings after a failed start, so that they do not break the next one."""
@@ -92,7 +96,7 @@ class BrokerDirectory:
 
         The path of the pid file shows for which directory the settings were written.
         """
-        settings = parse_properties(self.settings_file.read_text())
+        settings = parse_properties(read_settings_text(self.settings_file))
         former = Path(settings.get("pid.file", "")).parent
         if former in (self.path, Path()):
             return
@@ -117,9 +121,19 @@ class BrokerDirectory:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):
             return None
-        # The pid may have been reused: ours has its settings file on its command line.
-        is_ours = os.fsencode(self.settings_file.name) in command[-2:][0] if command else False
+        # The pid may have been reused, or the directory copied with its pid file: ours has this
+        # settings file on its command line.
+        is_ours = any(self._is_settings_file(pid, os.fsdecode(one)) for one in command)
         return pid if is_ours and b"millstream" in b" ".join(command) else None
+
+    def _is_settings_file(self, pid: int, argument: str) -> bool:
+        """Whether it is this directory's, as the process with the pid sees it."""
+        if not argument.endswith(SETTINGS_FILE):
+            return False
+        try:
+            return os.path.samefile(os.path.join(f"/proc/{pid}/cwd", argument), self.settings_file)
+        except OSError:
+            return True  # of another user, or the file was removed: take no risk
 
     def _defaults(self, cluster_size: int | None) -> dict[str, str]:
         return {
@@ -136,7 +150,7 @@ class BrokerDirectory:
     def keeper_address(self) -> str:
         """Address of its coordination service; "" for a standalone broker or a missing file."""
         try:
-            return parse_properties(self.settings_file.read_text()).get(ZOOKEEPER, "")
+            return parse_properties(read_settings_text(self.settings_file)).get(ZOOKEEPER, "")
         except FileNotFoundError:
             return ""
 
@@ -156,17 +170,17 @@ class BrokerDirectory:
 
     def _address(self) -> tuple[str, str, str]:
         """Name, host and port of the first listener."""
-        listeners = parse_properties(self.settings_file.read_text()).get("listeners", "")
+        listeners = parse_properties(read_settings_text(self.settings_file)).get("listeners", "")
         name, _, address = listeners.partition(",")[0].partition("://")
         host, _, port = address.rpartition(":")
         return name or "PLAINTEXT", host or HOST_DEFAULT, port or str(PORT_DEFAULT)
 
     def _set_listeners(self, address: str) -> None:
-        former = parse_properties(self.settings_file.read_text()).get("listeners", "")
+        former = parse_properties(read_settings_text(self.settings_file)).get("listeners", "")
         self._set("listeners", ",".join([address, *former.split(",")[1:]]))
 
     def _set(self, key: str, value: str) -> None:
-        self._replace(with_setting(self.settings_file.read_text(), key, value))
+        self._replace(with_setting(read_settings_text(self.settings_file), key, value))
 
     def _replace(self, text: str) -> None:
         temporary = self.settings_file.with_suffix(".tmp")

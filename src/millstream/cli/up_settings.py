@@ -16,7 +16,12 @@ from millstream.model.config.errors import InvalidConfig
 from millstream.model.config.inert_reasons import inert_broker_reason
 from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.nearest import hint
-from millstream.model.config.properties import check_settings, parse_properties, variable_of
+from millstream.model.config.properties import (
+    check_settings,
+    parse_properties,
+    read_settings_text,
+    variable_of,
+)
 
 METRICS_PORT_DEFAULT: Final = 9404
 """Of the first broker, the others count up; the usual port of Prometheus' JMX exporter."""
@@ -88,7 +93,7 @@ def launches(
     is_quiet: bool,
 ) -> list[Launch]:
     """How each broker is started; `environment` is this process's own."""
-    in_files = [parse_properties(one.settings_file.read_text()) for one in directories]
+    in_files = [parse_properties(read_settings_text(one.settings_file)) for one in directories]
     for_all = {
         name: environment[variable_of(name)]
         for name in (_METRICS_PORT, _LOG_LEVEL)

@@ -42,15 +42,20 @@ class Settings(NamedTuple):
 # -- all together ----------------------------------------------------------------------------------
 
 
+def read_settings_text(path: Path) -> str:
+    """Raises InvalidConfig where the file is not UTF-8, or OSError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidConfig(f"{path} is not UTF-8: {error}") from None
+
+
 def load_settings(path: Path, environment: Mapping[str, str]) -> Settings:
     """The file's settings, TOML by its suffix, under those of the environment.
 
     Raises InvalidConfig, or OSError where the file cannot be read.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidConfig(f"{path} is not UTF-8: {error}") from None
+    text = read_settings_text(path)
     read = read_toml if path.suffix.lower() == ".toml" else read_properties
     try:
         found = [one._replace(origin=f"{path}, {one.origin}") for one in read(text)]
