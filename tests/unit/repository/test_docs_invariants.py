@@ -45,3 +45,15 @@ def test_every_promise_that_the_simulation_of_a_cluster_can_find_broken_is_liste
                 continue
             number = int(ast.literal_eval(call.args[0]).removeprefix("I-"))
             assert number in listed, f"{path.name}:{call.lineno} finds I-{number}"
+
+
+def test_every_test_file_named_on_a_page_exists() -> None:
+    files = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    pages = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+    named = {
+        (page.name, name)
+        for page in pages
+        for name in re.findall(r"\btest_[a-z0-9_]+\.py\b", page.read_text())
+    }
+    assert named
+    assert {(page, name) for page, name in named if name not in files} == set()
