@@ -17,7 +17,12 @@ from kits.process.keeper_process import KeeperProcess, keeper_process
 from kits.process.lossy_proxy import LossyProxy
 from kits.process.waiting_for import until
 from millstream.coordination import errors
-from millstream.coordination.kazoo_client import LoopHandler, NotSent, SessionClient
+from millstream.coordination.kazoo_client import (
+    PINGS_PER_TIMEOUT,
+    LoopHandler,
+    NotSent,
+    SessionClient,
+)
 from millstream.coordination.kazoo_session import KazooCoordination, KazooSession
 from millstream.coordination.port import Create, NodeKind, SessionState, WatchEvent
 from millstream.runtime.clock import SystemClock
@@ -65,9 +70,7 @@ def hang_until(condition: Callable[[], bool]) -> None:
 def test_a_hung_loop_loses_its_session_although_kazoo_goes_on_pinging(
     keeper: KeeperProcess,
 ) -> None:
-    """I-18. The node is gone long before the session would have expired, and the state shows it
-    before anything else can run on the loop.
-    """
+    """I-18. The node is gone, and the state shows it before anything else can run on the loop."""
 
     async def story() -> None:
         hung = await session_of(keeper.address, SHORT_SESSION_MS)
@@ -97,6 +100,24 @@ def test_a_loop_that_is_only_slow_keeps_its_session(keeper: KeeperProcess) -> No
         assert slow.state is SessionState.CONNECTED
         assert await slow.exists("/slow") is not None
         await slow.close()
+
+    asyncio.run(story())
+
+
+def test_an_idle_session_pings_so_often_that_a_pause_of_most_of_its_timeout_is_survived(
+    keeper: KeeperProcess,
+) -> None:
+    """Kazoo's client would ping three times in a timeout."""
+
+    async def story() -> None:
+        session = await session_of(keeper.address, SHORT_SESSION_MS)
+        received, begin_s = figure(keeper, "packets_received"), time.monotonic()
+        await eventually(
+            lambda: figure(keeper, "packets_received") >= received + 3 * PINGS_PER_TIMEOUT, "pings"
+        )
+        assert time.monotonic() - begin_s < 5 * SHORT_SESSION_MS / 1000
+        assert session.state is SessionState.CONNECTED
+        await session.close()
 
     asyncio.run(story())
 

@@ -3,11 +3,14 @@
 kazoo hands answers, watches and states to three threads, which loses their order, queues requests
 made while it is not connected, opens a new session when the old one expired, and accepts any length
 that the server sends. Here everything goes to the event loop in the order of the wire, requests
-without a connection fail, one client is one session, and lengths are bounded.
+without a connection fail, one client is one session, and lengths are bounded. It also pings three
+times in a session timeout, so that a pause of two thirds of it may be the end of the session; here
+it pings more often.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -15,7 +18,8 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, ConnectionLoss
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.connection import PING_XID, ConnectionHandler
+from kazoo.protocol.serialization import PingInstance
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
@@ -32,6 +36,13 @@ RETRY_MAX_S: Final = 1.0
 CONNECT_SHARE: Final = 3
 """The fraction of the session timeout for connecting, shared by all servers: when one does not
 answer, the others must still be tried before the session expires."""
+
+PINGS_PER_TIMEOUT: Final = 12
+"""While one call of C holds the interpreter's lock, no thread of the process runs, kazoo's neither:
+such a call may take a session timeout less the age of the last ping."""
+
+_SOCKETS_WHEN_IDLE: Final = 2
+"""kazoo waits for both, the server and requests of other threads, only between two messages."""
 
 log = logging.getLogger("millstream.coordination.kazoo")
 log.addFilter(RateLimitFilter(log))
@@ -59,6 +70,12 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
         super().__init__()
         self.completion_queue = self.callback_queue = _LoopQueue(loop)
         self._connect_timeout_s = connect_timeout_s
+        self._due_s = 0.0
+        self._ping: Callable[[], float] | None = None
+
+    def ping_with(self, ping: Callable[[], float]) -> None:
+        """`ping` sends one, in kazoo's thread, and returns the seconds to the next."""
+        self._ping = ping
 
     @property
     def running(self) -> bool:
@@ -70,6 +87,19 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def stop(self) -> None:
         """Nothing to wait for."""
 
+    def select(self, reads: Any, writes: Any, errors: Any, timeout: float | None = None) -> Any:
+        """Where kazoo's thread waits: for answers and requests, or for one socket's bytes."""
+        if self._ping is None or timeout is None or len(reads) < _SOCKETS_WHEN_IDLE:
+            return super().select(reads, writes, errors, timeout)
+        deadline_s = time.monotonic() + timeout
+        while True:
+            if self._due_s <= time.monotonic():
+                self._due_s = time.monotonic() + self._ping()
+            until_s = min(deadline_s, self._due_s)
+            found = super().select(reads, writes, errors, max(0.0, until_s - time.monotonic()))
+            if found[0] or time.monotonic() >= deadline_s:
+                return found
+
     def create_connection(self, *arguments: Any, **options: Any) -> Any:
         requested_s = options.get("timeout") or self._connect_timeout_s
         options["timeout"] = min(self._connect_timeout_s, requested_s)
@@ -77,9 +107,15 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _BoundedConnection(ConnectionHandler):  # type: ignore[misc]
-    """Refuses lengths that no server sends, and records the granted timeout."""
+    """Refuses lengths that no server sends, records the granted timeout, and pings often."""
 
     granted_ms = 0
+
+    def ping(self) -> float:
+        """Send a ping besides kazoo's own, which check that an answer comes; until the next."""
+        interval_s = self.granted_ms / 1000 / PINGS_PER_TIMEOUT
+        self._submit(PingInstance, interval_s, PING_XID)
+        return interval_s
 
     def _read(self, length: int, timeout: float) -> bytes:
         if not 0 <= length <= ANSWER_BYTES_MAX:
@@ -112,6 +148,7 @@ class SessionClient(KazooClient):  # type: ignore[misc]
             logger=log,
         )
         self._connection = _BoundedConnection(self, self._conn_retry.copy(), logger=log)
+        handler.ping_with(self._connection.ping)
 
     @property
     def granted_ms(self) -> int:

@@ -2,7 +2,7 @@
 
 The rules, and where they come from:
 - kazoo's thread pings whatever the event loop does, so a thread of ours closes the session when
-  the loop hangs (see `watchdog.py`).
+  the loop hangs, and not when it is only busy (see `watchdog.py`).
 - Suspended is not lost: only the service decides that a session is gone. `state` shows the loss at
   once, whichever thread noticed it.
 - Everything that blocks in kazoo is done by that thread of ours, never on the loop and never in
@@ -34,16 +34,13 @@ from millstream.coordination.port import (
     WatchEvent,
     WatchKind,
 )
-from millstream.coordination.watchdog import LoopWatchdog, interval_s
+from millstream.coordination.watchdog import Hang, LoopWatch
 from millstream.model.ids import NO_SESSION, SessionId
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
 from millstream.runtime.fatal import guard_thread
 
 T = TypeVar("T")
-
-HANG_SHARE: Final = 3
-"""The loop may be silent for this fraction of the session timeout."""
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long `close` waits; a thread that takes longer ends by itself."""
@@ -124,13 +121,11 @@ class KazooSession:
         self._changed = asyncio.Event()
         self._wants_end = threading.Event()
         self._ended = asyncio.Event()
-        self._stamp = 0
-        self._stamper: asyncio.TimerHandle | None = None
         connect_timeout_s = timeout_ms / 1000 / CONNECT_SHARE / (servers.count(",") + 1)
         handler = LoopHandler(self._loop, connect_timeout_s=connect_timeout_s)
         self._client = SessionClient(servers, handler, timeout_ms=timeout_ms)
         self._client.add_listener(self._on_kazoo_state)
-        self._renew_stamp()
+        self._watch = LoopWatch(self._loop, clock, timeout_s=lambda: self.timeout_ms / 1000)
         work = guard_thread(self._run_thread)
         self._thread = threading.Thread(target=work, name="coordination session", daemon=True)
         self._thread.start()
@@ -159,8 +154,6 @@ class KazooSession:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._ended.wait()
-        if self._stamper is not None:
-            self._stamper.cancel()
 
     # -- requests ---------------------------------------------------------------------------
 
@@ -293,6 +286,7 @@ class KazooSession:
         if self._loss is None:
             self._loss = reason
         if self._state is not SessionState.LOST:
+            self._watch.stop()
             self._change(SessionState.LOST)
 
     def _change(self, state: SessionState) -> None:
@@ -311,30 +305,29 @@ class KazooSession:
 
     # -- the thread and the watchdog ----------------------------------------------------------
 
-    def _renew_stamp(self) -> None:
-        self._stamp += 1
-        if self._state is not SessionState.LOST:
-            delay_s = interval_s(self._hang_limit_s)
-            self._stamper = self._loop.call_later(delay_s, self._renew_stamp)
-
-    @property
-    def _hang_limit_s(self) -> float:
-        return self.timeout_ms / 1000 / HANG_SHARE
-
     def _run_thread(self) -> None:
         """The session's own thread: everything that blocks in kazoo, and the watchdog."""
         self._client.start_async()
-        watchdog = LoopWatchdog(now_s=self._clock.monotonic_s())
-        while not self._wants_end.wait(interval_s(self._hang_limit_s)):
-            limit_s, now_s = self._hang_limit_s, self._clock.monotonic_s()
-            if watchdog.is_hung(stamp=self._stamp, now_s=now_s, limit_s=limit_s):
-                self._loss = self._loss or "the event loop hangs"
-                log.error("event loop hangs; closing the session", limit_s=limit_s)
-                break
+        hang: Hang | None = None
+        while hang is None and not self._wants_end.wait(self._watch.interval_s):
+            hang = self._watch.check()
+            if hang is None and self._watch.takes_long():
+                since_s = self._clock.monotonic_s() - self._watch.silent_s
+                self._post(self._report_silence, since_s, self._watch.doing())
+        if hang is not None:
+            self._loss = self._loss or "the event loop hangs"
         self._client.end(timeout_s=CLOSE_TIMEOUT_S)
+        if hang is not None:
+            # Not before the session is closed: the loop may hang with the logs' lock.
+            calls = self._watch.doing()
+            log.error("event loop hangs; closed the session", how=hang.value, calls=calls)
         if self._loss is not None:
             self._post(self._lose, self._loss)
         self._post(self._ended.set)
+
+    def _report_silence(self, since_s: float, calls: str) -> None:
+        silent_s = round(self._clock.monotonic_s() - since_s, 1)
+        log.warning("event loop did not respond", silent_s=silent_s, calls=calls)
 
 
 def _kazoo_watcher(path: str, watch: Watcher | None) -> Callable[[Any], None] | None:

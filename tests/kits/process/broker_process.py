@@ -46,8 +46,12 @@ def broker_process(
     *,
     port: int = 0,
     inside: Sequence[str] = (),
+    program: str | None = None,
 ) -> Iterator[BrokerProcess]:
-    """Its log lines are in `directory/stderr`; a broker that ended by itself fails the test."""
+    """Its log lines are in `directory/stderr`; a broker that ended by itself fails the test.
+
+    `program`: a file that runs a broker with something of its own, instead of the module.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "server.properties"
     config.write_text(
@@ -60,6 +64,7 @@ def broker_process(
             }
         )
     )
-    command = ["millstream.broker.process", "--config", str(config)]
-    with server_process(command, directory, inside=inside) as (process, bootstrap_servers):
+    command = [program or "millstream.broker.process", "--config", str(config)]
+    running = server_process(command, directory, inside=inside, is_file=program is not None)
+    with running as (process, bootstrap_servers):
         yield BrokerProcess(process, bootstrap_servers, directory)

@@ -23,16 +23,18 @@ def server_process(
     *,
     good_ends: Collection[int] = (),
     inside: Sequence[str] = (),
+    is_file: bool = False,
 ) -> Iterator[ServerProcess]:
     """Its log lines are in `directory/stderr`; one that ended by itself fails the test.
 
-    `inside`: a command that runs it, with its own process id, in a network namespace.
+    `inside`: a command that runs it, with its own process id, in a network namespace. `is_file`: a
+    program's file instead of a module.
     """
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "stderr"
     with log.open("a") as errors:
         process = subprocess.Popen(
-            [*inside, sys.executable, "-m", *module],
+            [*inside, sys.executable, *([] if is_file else ["-m"]), *module],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
