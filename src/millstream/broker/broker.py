@@ -57,6 +57,7 @@ from millstream.runtime.network import LoopNetwork, Network
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import Randomness, system_randomness
 from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator, chunked
+from millstream.runtime.serving_clock import ServingClock
 from millstream.storage.config import LogConfig
 from millstream.storage.manager.log_manager import LogManager, StartReport, StorageDependencies
 
@@ -151,6 +152,7 @@ class Broker:
         """None for a standalone broker."""
         self._own_controller = None if self.cluster is not None else self._make_controller()
         timers = LoopTimers(loop, dependencies.clock)
+        self._serving = ServingClock(dependencies.clock)
         self.groups = self._make_groups(timers)
         self.partitions = self._make_partitions()
         self.services = self._make_services(dispatch, timers)
@@ -239,6 +241,7 @@ class Broker:
         return GroupService(
             GroupServiceDependencies(
                 services=lambda: self.services,
+                clock=self._serving,
                 timers=timers,
                 scheduler=self._scheduler,
                 spawn=self._tasks.spawn,
@@ -272,6 +275,7 @@ class Broker:
             self._configs,
             self.metrics,
             clock=self._dependencies.clock,
+            serving=self._serving,
             scheduler=self._scheduler,
             flush_ready=self.server.exchange.flush_ready,
             duties=duties | (self.cluster.duties() if self.cluster is not None else {}),

@@ -14,6 +14,7 @@ from millstream.observe.logs import get_logger
 from millstream.observe.loop_lag import LoopLagSampler
 from millstream.runtime.clock import Clock
 from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
+from millstream.runtime.serving_clock import ServingClock
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.storage.manager.log_manager import LogManager
 from millstream.storage.moves.directory_move import MoveEnd, MoveReport
@@ -54,6 +55,7 @@ class Upkeep:
         metrics: BrokerMetrics,
         *,
         clock: Clock,
+        serving: ServingClock,
         scheduler: CooperativeScheduler,
         flush_ready: Callable[[], None],
         duties: Mapping[str, Duty],
@@ -63,6 +65,7 @@ class Upkeep:
         """
         self._duties = duties
         self._clock = clock
+        self._serving = serving
         self._scheduler = scheduler
         self._flush_ready = flush_ready
         self._reported_directories: set[str] = set()
@@ -103,13 +106,16 @@ class Upkeep:
         self._every("producers", lambda: PRODUCER_CHECK_S, self._expire_producers)
         for name, one in self._duties.items():
             self._every(name, one.interval_s, one.turn)
-        self._lag = LoopLagSampler(asyncio.get_running_loop(), self._metrics.loop_lag)
+        self._lag = LoopLagSampler(
+            asyncio.get_running_loop(), self._metrics.loop_lag, on_sample=self._serving.tick
+        )
         self._lag.start()
 
     def stop(self) -> None:
         self._is_stopped = True
         if self._lag is not None:
             self._lag.stop()
+            self._serving.stop()
         for handle in self._handles.values():
             handle.cancel()
 

@@ -3,6 +3,7 @@
 import asyncio
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Final
 
 from millstream.observe.api_counters import BUCKET_BOUNDS_US, BUCKETS
@@ -45,9 +46,16 @@ class LoopLag:
 class LoopLagSampler:
     """A timer that compares when it should have run with when it did."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, lag: LoopLag) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lag: LoopLag,
+        *,
+        on_sample: Callable[[], None] = lambda: None,
+    ) -> None:
         self._loop = loop
         self._lag = lag
+        self._on_sample = on_sample
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -65,6 +73,7 @@ class LoopLagSampler:
     def _sample(self, due_s: float) -> None:
         now_s = self._loop.time()
         self._lag.observe(int((now_s - due_s) * 1e6), now_s=now_s)
+        self._on_sample()
         self._schedule()
 
 

@@ -57,6 +57,7 @@ class GroupDesk(Desk):
         self.groups = GroupService(
             GroupServiceDependencies(
                 services=lambda: self.services,
+                clock=self._clock,
                 timers=self._timers,
                 scheduler=scheduler,
                 spawn=scheduler.spawn,

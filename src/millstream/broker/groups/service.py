@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from millstream.groups.coordinator import GroupCoordinator
     from millstream.groups.shard import Shard
     from millstream.model.ids import LeaderEpoch
+    from millstream.runtime.clock import Clock
     from millstream.runtime.scheduler import CooperativeScheduler
     from millstream.runtime.timers import Timers
     from millstream.shards.effects import Outbox
@@ -42,6 +43,8 @@ class GroupServiceDependencies:
     """What it takes from its broker."""
 
     services: "Callable[[], Services]"
+    clock: "Clock"
+    """For the deadlines of members: it does not go on while the broker does not serve them."""
     timers: "Timers"
     scheduler: "CooperativeScheduler"
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
@@ -81,7 +84,7 @@ class GroupService:
         services = self._dependencies.services
         settings = BrokerGroupSettings(services)
         topics = self._topics = ImageTopics(services)
-        clock, randomness = services().clock, services().randomness
+        randomness = services().randomness
 
         def new_member_id(prefix: str) -> Any:
             from uuid import UUID
@@ -100,7 +103,7 @@ class GroupService:
 
         return GroupCoordinator(
             GroupDependencies(
-                clock=clock,
+                clock=self._dependencies.clock,
                 timers=self._dependencies.timers,
                 scheduler=self._dependencies.scheduler,
                 settings=settings,
