@@ -153,7 +153,7 @@ def test_a_request_without_a_connection_is_not_kept_for_later() -> None:
     """The loop does not know yet that the connection is gone, so kazoo gets the request anyway."""
 
     async def story() -> None:
-        handler = LoopHandler(asyncio.get_running_loop(), connect_timeout_s=1.0)
+        handler = LoopHandler(asyncio.get_running_loop(), SystemClock(), connect_timeout_s=1.0)
         client = SessionClient("127.0.0.1:1", handler, timeout_ms=1000)
         ours, theirs = socket.socketpair()
         client._connection._write_sock = ours

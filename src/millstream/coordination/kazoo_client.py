@@ -10,7 +10,6 @@ it pings more often.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -25,6 +24,7 @@ from kazoo.retry import KazooRetry
 
 from millstream.coordination.kazoo_logs import RateLimitFilter
 from millstream.model.limits import MIB
+from millstream.runtime.clock import Clock
 
 ANSWER_BYTES_MAX: Final = 64 * MIB
 """The children of a node with a million of them; anything longer is not from a server."""
@@ -66,10 +66,13 @@ class _LoopQueue:
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """Runs all callbacks of kazoo's thread on the loop, in the same order."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, connect_timeout_s: float) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, *, connect_timeout_s: float
+    ) -> None:
         super().__init__()
         self.completion_queue = self.callback_queue = _LoopQueue(loop)
         self._connect_timeout_s = connect_timeout_s
+        self._now_s: Callable[[], float] = clock.monotonic_s
         self._due_s = 0.0
         self._ping: Callable[[], float] | None = None
 
@@ -91,13 +94,13 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
         """Where kazoo's thread waits: for answers and requests, or for one socket's bytes."""
         if self._ping is None or timeout is None or len(reads) < _SOCKETS_WHEN_IDLE:
             return super().select(reads, writes, errors, timeout)
-        deadline_s = time.monotonic() + timeout
+        deadline_s = self._now_s() + timeout
         while True:
-            if self._due_s <= time.monotonic():
-                self._due_s = time.monotonic() + self._ping()
+            if self._due_s <= self._now_s():
+                self._due_s = self._now_s() + self._ping()
             until_s = min(deadline_s, self._due_s)
-            found = super().select(reads, writes, errors, max(0.0, until_s - time.monotonic()))
-            if found[0] or time.monotonic() >= deadline_s:
+            found = super().select(reads, writes, errors, max(0.0, until_s - self._now_s()))
+            if found[0] or self._now_s() >= deadline_s:
                 return found
 
     def create_connection(self, *arguments: Any, **options: Any) -> Any:

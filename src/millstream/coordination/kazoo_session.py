@@ -122,7 +122,7 @@ class KazooSession:
         self._wants_end = threading.Event()
         self._ended = asyncio.Event()
         connect_timeout_s = timeout_ms / 1000 / CONNECT_SHARE / (servers.count(",") + 1)
-        handler = LoopHandler(self._loop, connect_timeout_s=connect_timeout_s)
+        handler = LoopHandler(self._loop, clock, connect_timeout_s=connect_timeout_s)
         self._client = SessionClient(servers, handler, timeout_ms=timeout_ms)
         self._client.add_listener(self._on_kazoo_state)
         self._watch = LoopWatch(self._loop, clock, timeout_s=lambda: self.timeout_ms / 1000)

@@ -18,12 +18,11 @@ to that), only how soon the partitions of a hung broker are led by others.
 import asyncio
 import sys
 import threading
-import time
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
-from millstream.runtime.clock import Clock
+from millstream.runtime.clock import Clock, thread_cpu_clock
 
 CHECKS_PER_TIMEOUT: Final = 12
 """How often the loop stamps, and the thread checks, within the session timeout."""
@@ -97,24 +96,6 @@ def interval_s(timeout_s: float) -> float:
     return timeout_s / CHECKS_PER_TIMEOUT
 
 
-def cpu_clock(thread_ident: int) -> Callable[[], float]:
-    """Reads the CPU time of a running thread, from any other one.
-
-    Where the system has no such clock it stands still, and every silent loop counts as blocked.
-    """
-    if sys.platform == "win32" or sys.platform == "darwin":
-        return lambda: 0.0
-    clock_id = time.pthread_getcpuclockid(thread_ident)
-
-    def read() -> float:
-        try:
-            return time.clock_gettime(clock_id)
-        except OSError:  # the thread has ended, and with it its loop
-            return 0.0
-
-    return read
-
-
 class LoopWatch:
     """Watches the running loop. Constructed and stopped on the loop, else used by one thread."""
 
@@ -126,7 +107,7 @@ class LoopWatch:
         self._clock = clock
         self._timeout_s = timeout_s
         self._thread_ident = threading.get_ident()
-        self._cpu_s = cpu_clock(self._thread_ident)
+        self._cpu_s = thread_cpu_clock(self._thread_ident)
         self._watchdog = LoopWatchdog(now_s=clock.monotonic_s(), cpu_s=self._cpu_s())
         self._is_reported = False
         self._stamp = 0

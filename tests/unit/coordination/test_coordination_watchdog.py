@@ -14,9 +14,9 @@ from millstream.coordination.watchdog import (
     CPU_SHARE_MIN,
     Hang,
     LoopWatchdog,
-    cpu_clock,
     interval_s,
 )
+from millstream.runtime.clock import thread_cpu_clock
 
 TIMEOUT_S = 6.0
 STEP_S = interval_s(TIMEOUT_S)
@@ -97,7 +97,7 @@ def test_the_cpu_time_of_another_thread_tells_work_from_waiting() -> None:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     assert thread.ident is not None
-    read = cpu_clock(thread.ident)
+    read = thread_cpu_clock(thread.ident)
     before_s = read()
     time.sleep(0.05)
     assert read() - before_s < 0.04, "it waits"
