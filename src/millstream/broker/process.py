@@ -29,6 +29,7 @@ from millstream.observe.process import LinuxProcess
 from millstream.runtime import descriptors, fatal, mounts
 from millstream.runtime.loop import DirectLoop
 from millstream.runtime.os_disk import OsDisk
+from millstream.runtime.private_files import write_private
 
 _SERVERS: Final = "zookeeper.connect"
 EXIT_OK: Final = 0
@@ -190,7 +191,7 @@ def pid_file(path: str) -> Iterator[None]:
     if not path:
         yield
         return
-    Path(path).write_text(f"{os.getpid()}\n")
+    write_private(path, f"{os.getpid()}\n")
     try:
         yield
     finally:

@@ -17,6 +17,7 @@ from millstream.model.config.properties import (
     read_settings_text,
     render_properties,
 )
+from millstream.runtime.private_files import write_private
 
 PID_FILE: Final = "millstream.pid"
 SETTINGS_FILE: Final = "server.properties"
@@ -55,7 +56,8 @@ class BrokerDirectory:
             raise BrokerRunning(
                 f"broker {self.broker_id} in {self.path} is already running (pid {pid})"
             )
-        self.path.mkdir(parents=True, exist_ok=True)
+        for one in (self.path.parent, self.path):  # `mode` is not for parents that are made
+            one.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             self._former = read_settings_text(self.settings_file)
         if not self.settings_file.exists():
@@ -184,7 +186,7 @@ class BrokerDirectory:
 
     def _replace(self, text: str) -> None:
         temporary = self.settings_file.with_suffix(".tmp")
-        temporary.write_text(text)
+        write_private(temporary, text)
         temporary.replace(self.settings_file)
 
 

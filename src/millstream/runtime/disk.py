@@ -22,6 +22,15 @@ class NotAFile(OSError):
     """A name that should be a file's belongs to a pipe or a device: the disk did not fail."""
 
 
+class LinkRefused(NotAFile):
+    """A symbolic link inside a data directory: following it would read, or overwrite, a file that
+    is not ours.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.ELOOP, "a symbolic link, which is not followed", path)
+
+
 class ShortFile(OSError):
     """A file is shorter than what was written to it: it was cut, or the file system lost data."""
 
@@ -88,11 +97,11 @@ class Disk(Protocol):
     """A file system."""
 
     def open_read(self, path: str) -> File:
-        """Open an existing file for reading; ENOENT when missing, NotAFile for a pipe."""
+        """Open an existing file for reading; ENOENT when missing, NotAFile for a pipe or a link."""
 
     def open_write(self, path: str) -> File:
         """Open for reading and writing, created empty when missing, never truncated; NotAFile
-        for a pipe.
+        for a pipe or a link. Only its owner may use a new file.
         """
 
     def exists(self, path: str) -> bool: ...
@@ -103,7 +112,9 @@ class Disk(Protocol):
         """Whether the name is a symbolic link, whatever it leads to."""
 
     def size(self, path: str) -> int:
-        """Size of the file at `path` in bytes; ENOENT when missing, NotAFile for a pipe."""
+        """Size of the file at `path` in bytes; ENOENT when missing, NotAFile for a pipe or a
+        link.
+        """
 
     def modified_ms(self, path: str) -> int | None:
         """When the file was last changed, in milliseconds of the wall clock, or what was set;
@@ -117,7 +128,7 @@ class Disk(Protocol):
         """Names in the directory, sorted."""
 
     def make_directories(self, path: str) -> None:
-        """Create the directory and its parents; no error when it exists."""
+        """Create the directory and its parents, for their owner only; no error when it exists."""
 
     def remove(self, path: str) -> None:
         """Remove a file; ENOENT when missing."""

@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from millstream.runtime.disk import File, NotAFile, ReadableBuffer
+from millstream.runtime.disk import File, LinkRefused, NotAFile, ReadableBuffer
 
 _CLOSED: Final = 2**31 - 1
 """No kernel gives this number out, so every call on it fails with EBADF (-1 is a ValueError)."""
@@ -28,7 +28,11 @@ _SYNC_THREADS_MAX: Final = 8
 it, and more threads than this only wait for each other; sixteen took half as long again.
 """
 
-_FILE_MODE: Final = 0o644
+_FILE_MODE: Final = 0o600
+_DIRECTORY_MODE: Final = 0o700
+"""Records and metadata are for the broker's user only, whatever the umask. What exists keeps its
+mode: an operator may have opened it to a group on purpose."""
+
 LOCK_NAME: Final = ".lock"
 
 
@@ -196,21 +200,29 @@ class OsDisk:
         return os.path.islink(path)
 
     def size(self, path: str) -> int:
-        status = os.stat(path)
+        status = os.lstat(path)
         _check_regular(path, status.st_mode)
         return status.st_size
 
     def modified_ms(self, path: str) -> int | None:
-        return os.stat(path).st_mtime_ns // 1_000_000
+        return os.lstat(path).st_mtime_ns // 1_000_000
 
     def set_modified_ms(self, path: str, time_ms: int) -> None:
-        os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
+        times_ns = (time_ms * 1_000_000, time_ms * 1_000_000)
+        os.utime(path, ns=times_ns, follow_symlinks=False)
 
     def list_directory(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
 
     def make_directories(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        missing = []
+        while path and not self.exists(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for one in reversed(missing):  # `os.makedirs` gives its mode only to the last of them
+            _make_directory(one)
+        if path and not self.is_directory(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
     def remove(self, path: str) -> None:
         os.unlink(path)
@@ -234,7 +246,7 @@ class OsDisk:
 
     def lock_directory(self, path: str) -> OsDirectoryLock:
         name = f"{path}/{LOCK_NAME}"
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT, _FILE_MODE)
+        descriptor = _open_no_link(name, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -256,7 +268,7 @@ def _open_regular(path: str, flags: int) -> OsFile:
     """Open a regular file. Without O_NONBLOCK a pipe of that name would block the caller forever;
     the flag has no effect on a file.
     """
-    descriptor = os.open(path, flags | os.O_NONBLOCK, _FILE_MODE)
+    descriptor = _open_no_link(path, flags | os.O_NONBLOCK)
     try:
         _check_regular(path, os.fstat(descriptor).st_mode)
     except OSError:
@@ -265,7 +277,26 @@ def _open_regular(path: str, flags: int) -> OsFile:
     return OsFile(path, descriptor)
 
 
+def _make_directory(path: str) -> None:
+    try:
+        os.mkdir(path, _DIRECTORY_MODE)
+    except FileExistsError:  # another process made it meanwhile
+        if not os.path.isdir(path):
+            raise
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW, _FILE_MODE)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(path):
+            raise LinkRefused(path) from error
+        raise
+
+
 def _check_regular(path: str, mode: int) -> None:
+    if stat.S_ISLNK(mode):
+        raise LinkRefused(path)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(mode):

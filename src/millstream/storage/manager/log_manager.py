@@ -25,7 +25,7 @@ from millstream.model.ids import (
 )
 from millstream.model.limits import INDEX_CACHE_BYTES_MAX, LOGS_PER_SYNC_MAX, OPEN_FILES_MAX
 from millstream.runtime.clock import Clock
-from millstream.runtime.disk import ShortFile
+from millstream.runtime.disk import LinkRefused, NotAFile, ShortFile
 from millstream.runtime.scheduler import StepGenerator, chunked, run_blocking
 from millstream.storage import names
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
@@ -157,6 +157,7 @@ class LogManager(LogRegistry):
         for directory in self._usable():
             with _record_failure(report), directory.fail_on_error():
                 found[directory.path] = directory.find_partitions()
+        self._refuse_links(found, report)
         interrupted = self._resolve_copies(found, report)
         for directory in self._usable():
             with _record_failure(report):
@@ -200,6 +201,17 @@ class LogManager(LogRegistry):
         self._partition_paths.clear()
         self._started.clear()
         self.files.close()
+
+    def _refuse_links(self, found: dict[str, list[TopicPartition]], report: StartReport) -> None:
+        """A link in place of a partition is not followed: what it leads to may not be ours."""
+        for directory in self._usable():
+            for partition in list(found[directory.path]):
+                path = directory.partition_path(partition)
+                if directory.disk.is_link(path):
+                    found[directory.path].remove(partition)
+                    if not any(partition in others for others in found.values()):
+                        report.unusable_partitions[partition] = _not_followed(LinkRefused(path))
+                        self._partition_paths[partition] = directory.path
 
     def _resolve_copies(
         self, found: dict[str, list[TopicPartition]], report: StartReport
@@ -255,6 +267,9 @@ class LogManager(LogRegistry):
         except OperatingError as error:
             # One partition that cannot be loaded must not keep the others from starting.
             report.unusable_partitions[partition] = str(error)
+            return
+        except NotAFile as error:
+            report.unusable_partitions[partition] = _not_followed(error)
             return
         report.loaded[partition] = outcome
 
@@ -463,6 +478,10 @@ class _Checkpoints:
         directory.store_current(names.HIGH_WATERMARKS, self._high_watermarks, is_current)
         directory.store_current(names.LOG_STARTS, self._log_starts, is_current)
         directory.store_current(names.CLEANER_OFFSETS, self._dirty, is_current)
+
+
+def _not_followed(error: NotAFile) -> str:
+    return f"{error.filename} is {error.strerror}"
 
 
 def _proved_epoch(report: StartReport, markers: Sequence[CleanShutdown | None]) -> BrokerEpoch:

@@ -15,7 +15,7 @@ from millstream.model.errors import (
     TooManyOpenFiles,
 )
 from millstream.model.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
-from millstream.runtime.disk import NotAFile, is_disk_full, write_atomically
+from millstream.runtime.disk import LinkRefused, NotAFile, is_disk_full, write_atomically
 from millstream.storage import names
 from millstream.storage.config import LogConfig
 from millstream.storage.directories.checkpoints import CorruptCheckpoint
@@ -77,12 +77,14 @@ def load_log(
     """Open the log in `context.directory`, created empty where it is missing.
 
     Raises OSError; DiskFull where something must be written for the log to be right and there is
-    no room for it, TooManyOpenFiles, and CorruptRecords for a pipe or a directory in place of a
-    file: this log then cannot be used before the next start, the others can.
+    no room for it, TooManyOpenFiles, and CorruptRecords for a pipe, a directory or a link
+    in place of a file: this log then cannot be used before the next start, the others can.
     """
     loader = _Loader(context, config, report or LoadReport())
     disk = context.owner.disk
     try:
+        if disk.is_link(context.directory):
+            raise LinkRefused(context.directory)
         if not disk.exists(context.directory):
             disk.make_directories(context.directory)
             disk.sync_directory(context.owner.path)
@@ -100,7 +102,9 @@ def _as_partition_error(error: OSError, context: LogContext) -> OperatingError |
         return context.owner.full()
     if is_descriptor_shortage(error):
         return TooManyOpenFiles(f"{error.strerror} ({error.filename or context.directory})")
-    if isinstance(error, NotAFile | IsADirectoryError):
+    if isinstance(error, NotAFile):
+        return CorruptRecords(f"{error.filename} is {error.strerror}")
+    if isinstance(error, IsADirectoryError):
         return CorruptRecords(f"{error.filename or context.directory} is not a regular file")
     return None
 
