@@ -1,8 +1,8 @@
 """The common shapes of Fetch: requests read, answers written, cursors. For both twins.
 
-Other shapes (most tagged fields, aborted transactions, damage) take the slow path, the broker's own
-Python: `parse`, `answer_frame` and `tail_frame` then return None, those of the plain twin always.
-`Cursor` and `cursors_to_read` are complete in both.
+Other shapes (most tagged fields, thousands of partitions, aborted transactions, damage) take the
+slow path, the broker's own Python: `parse`, `answer_frame` and `tail_frame` then return None, those
+of the plain twin always. `Cursor` and `cursors_to_read` are complete in both.
 """
 
 from collections.abc import Iterable, Sequence

@@ -15,6 +15,8 @@ CLIENT_ID_SIZE_AT: Final = 8
 CLIENT_ID_AT: Final = 10
 NULL_SIZE: Final = -1
 """Of a string, bytes or an array."""
+HEADER_TAGS_MAX: Final = 100
+"""Tagged fields of a request's header; see `model/limits.py`."""
 TOPIC_ID_BYTES: Final = 16
 INT16_BYTES: Final = 2
 INT32_BYTES: Final = 4

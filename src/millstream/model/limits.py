@@ -81,6 +81,16 @@ WORKER_REQUESTS_MAX: Final = 2
 rest shares a pool of four, in which flushes and metadata need threads too."""
 
 MESSAGE_ITEMS_MAX: Final = 500_000
-"""Structs and strings in the arrays of one message, however large its frame: more than twice the
-partitions of the largest clusters. Decoded, an item takes up to 80 times the bytes it came in and
-some microseconds: 100 MB of empty ones would take 8 GB and stop the broker for minutes."""
+"""Structs and strings in the arrays of one message, however large its frame, and tagged fields:
+more than twice the partitions of the largest clusters, which a response may describe. Decoded, an
+item takes up to 80 times the bytes it came in and some microseconds: 100 MB of empty ones would
+take 8 GB."""
+
+REQUEST_ITEMS_MAX: Final = 250_000
+"""The same of a request that a broker serves, where numbers in arrays count like structs: enough to
+name every partition of the largest clusters (200,000) with its topic. To decode, serve and answer
+so many takes a second or two of computing, a hundred megabytes, and nothing that cannot be
+interrupted for more than some ten milliseconds, so that other clients hardly notice."""
+
+HEADER_TAGS_MAX: Final = 100
+"""Tagged fields of a request's header, of which Kafka has defined none in seven years."""

@@ -26,6 +26,9 @@ class Form(NamedTuple):
     version: int
     is_flexible: bool
     """Compact lengths, and tagged fields at the end of every struct."""
+    is_served: bool = False
+    """A request that a broker reads to serve it: unknown tagged fields are skipped, and each number
+    of an array counts as an item."""
 
 
 class _Source:
@@ -154,7 +157,8 @@ def _add_tags_read(source: _Source, struct: "type[Struct]", form: Form) -> None:
         tag: values.TagReader(one.name, _value_reader(one, form))
         for tag, one in _known_tags(struct, form.version).items()
     }
-    source.add("if view[at]:", read_tags=values.read_tags, known=known)
+    read_tags = values.read_known_tags if form.is_served else values.read_tags
+    source.add("if view[at]:", read_tags=read_tags, known=known)
     source.add("    self.unknown_tags, at = read_tags(view, at, self, known)")
     source.add("else:")
     source.add("    self.unknown_tags = NO_TAGS")
@@ -167,7 +171,8 @@ def _value_reader(field: Field, form: Form) -> Reader:
     if field.element is not None:
         array_form = values.ArrayForm(form.is_flexible, may_be_null)
         if field.element in values.NUMBERS:
-            return values.number_array_reader(array_form, field.element)
+            weight = 1 if form.is_served else values.NUMBERS_PER_ITEM
+            return values.number_array_reader(array_form, field.element, numbers_per_item=weight)
         read = _kind_reader(field.element, field.struct, form)
         size_min = _kind_bytes_min(field.element, field.struct, form)
         return values.array_reader(array_form, read, max(size_min, 1))

@@ -3,13 +3,14 @@
 A flexible request has tagged fields at the end of its header (version 2), and so has its response
 (version 1), except that of ApiVersions: a client must be able to read it before it knows the
 broker's version. The client id keeps its non-compact encoding in all versions. Tagged fields of
-headers are skipped: none is defined.
+headers are skipped, and limited in number: none is defined.
 """
 
 from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
+from millstream.model.limits import HEADER_TAGS_MAX
 from millstream.wire.api_keys import APIS, ApiKey
 from millstream.wire.primitives import (
     Bytes,
@@ -17,7 +18,7 @@ from millstream.wire.primitives import (
     read_nullable_string,
     write_nullable_string,
 )
-from millstream.wire.values import read_tags
+from millstream.wire.values import read_tag, read_tag_count
 
 _REQUEST: Final = Struct(">hhi")
 _CORRELATION_ID: Final = Struct(">i")
@@ -97,7 +98,13 @@ def response_header_end(key: int, version: int) -> bytes:
 
 
 def _skip_tags(view: memoryview, at: int) -> int:
-    return read_tags(view, at, None, {})[1]
+    count, at = read_tag_count(view, at)
+    if count > HEADER_TAGS_MAX:
+        raise MalformedFrame(f"{count} tagged fields in a header", at=at)
+    previous = -1
+    for _ in range(count):
+        previous, _, at = read_tag(view, at, previous)
+    return at
 
 
 _KEYS: Final = {int(key): key for key in APIS}

@@ -13,7 +13,13 @@ from millstream.wire import codec
 from millstream.wire.api_keys import APIS, ApiKey
 from millstream.wire.fields import Field, versions_from
 from millstream.wire.primitives import Bytes, MalformedFrame, Reader, Writer
-from millstream.wire.values import begin_message
+from millstream.wire.values import (
+    TooManyItems,
+    begin_message,
+    begin_request,
+    message_items_max,
+    request_items_max,
+)
 
 
 @dataclass_transform(kw_only_default=True)
@@ -84,12 +90,13 @@ class Message(Struct):
     FLEXIBLE_FROM: ClassVar[int | None]
 
     _readers: ClassVar[dict[int, Reader]]
+    _served_readers: ClassVar[dict[int, Reader]]
     _writers: ClassVar[dict[int, Writer]]
 
     def __init_subclass__(
         cls, *, key: ApiKey | None = None, versions: str = "", flexible_from: int | None = None
     ) -> None:
-        cls._readers, cls._writers = {}, {}
+        cls._readers, cls._served_readers, cls._writers = {}, {}, {}
         if key is None:
             cls.VERSIONS, cls.FLEXIBLE_FROM = versions_from(versions), flexible_from
         else:
@@ -112,10 +119,35 @@ class Message(Struct):
         begin_message()
         try:
             return read(view, 0)
-        except MalformedFrame as error:
-            raise type(error)(f"{cls.__name__} v{version}: {error.what}", at=error.at) from None
-        except (StructError, IndexError):
-            raise MalformedFrame(f"{cls.__name__} v{version} is cut off") from None
+        except (MalformedFrame, StructError, IndexError) as error:
+            raise cls._malformed(error, version, message_items_max()) from None
+
+    @classmethod
+    def decode_served(cls, data: Bytes, version: int, *, is_whole: bool = False) -> Self:
+        """The request at the start of `data`, as a broker reads it to serve it.
+
+        Its items are limited (`REQUEST_ITEMS_MAX`), unknown tagged fields are skipped, and trailing
+        bytes are ignored unless it must be `is_whole`, as Kafka does: some clients send them.
+        """
+        read = cls._served_readers.get(version) or cls._compile_served_reader(version)
+        view = memoryview(data)
+        begin_request()
+        try:
+            message, at = read(view, 0)
+        except (MalformedFrame, StructError, IndexError) as error:
+            raise cls._malformed(error, version, request_items_max()) from None
+        if is_whole and at != len(view):
+            raise MalformedFrame(f"{cls.__name__} v{version}: {len(view) - at} bytes left", at=at)
+        return message  # type: ignore[no-any-return]
+
+    @classmethod
+    def _malformed(cls, error: Exception, version: int, items_max: int) -> MalformedFrame:
+        name = f"{cls.__name__} v{version}"
+        if isinstance(error, TooManyItems):
+            return TooManyItems(f"{name}: more than {items_max} items in one message", at=error.at)
+        if isinstance(error, MalformedFrame):
+            return type(error)(f"{name}: {error.what}", at=error.at)
+        return MalformedFrame(f"{name} is cut off")
 
     def encode(self, version: int) -> bytes:
         """The body in that version. ValueError for values it cannot encode (see `fields.py`)."""
@@ -130,6 +162,12 @@ class Message(Struct):
     @classmethod
     def _compile_reader(cls, version: int) -> Reader:
         read = cls._readers[version] = codec.reader_of(cls, cls._form(version))
+        return read
+
+    @classmethod
+    def _compile_served_reader(cls, version: int) -> Reader:
+        form = cls._form(version)._replace(is_served=True)
+        read = cls._served_readers[version] = codec.reader_of(cls, form)
         return read
 
     @classmethod

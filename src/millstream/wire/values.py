@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from millstream.model.limits import MESSAGE_ITEMS_MAX
+from millstream.model.limits import MESSAGE_ITEMS_MAX, REQUEST_ITEMS_MAX
 from millstream.wire import primitives
 from millstream.wire.fields import Kind
 from millstream.wire.primitives import (
@@ -22,7 +22,9 @@ from millstream.wire.primitives import (
 T = TypeVar("T")
 
 NUMBERS_PER_ITEM: Final = 8
-"""In an array of numbers, as many of them count as one item: they are decoded all at once."""
+"""In an array of numbers, as many of them count as one item: they are decoded all at once. Not so
+in a request: there each counts, because a number names a partition, of which the broker makes an
+object or more to serve it."""
 
 NO_TAGS: Final[Mapping[int, bytes]] = MappingProxyType({})
 """Shared by all structs without unknown tags, which are nearly all."""
@@ -44,6 +46,9 @@ NUMBERS: Final = frozenset(FORMATS) - {Kind.UUID}
 
 TAG_BYTES_MIN: Final = 2
 """A tagged field has at least a number and a size, one byte each."""
+
+TOO_MANY: Final = "too many items"
+"""The message class, which knows the limit, says it better."""
 
 
 class StringForm(NamedTuple):
@@ -123,7 +128,7 @@ class ArrayForm(NamedTuple):
 
 
 class TooManyItems(MalformedFrame):
-    """The arrays of a message have more structs and strings than may be decoded."""
+    """A message has more items in its arrays, or tagged fields, than may be decoded."""
 
 
 class _Budget(local):
@@ -137,9 +142,34 @@ _budget: Final = _Budget()
 
 
 def begin_message() -> None:
-    """Must be called before a message is decoded."""
+    """Must be called before a message is decoded, unless `begin_request` is."""
     limit = _budget.limit
     _budget.left = MESSAGE_ITEMS_MAX if limit is None else limit
+
+
+def begin_request() -> None:
+    """Must be called before a request is decoded that is to be served."""
+    limit = _budget.limit
+    _budget.left = REQUEST_ITEMS_MAX if limit is None else limit
+
+
+def count_items(count: int, at: int) -> None:
+    """Count items that are about to be decoded; raises TooManyItems."""
+    _budget.left -= count
+    if _budget.left < 0:
+        raise TooManyItems(f"more than {request_items_max()} items in one request", at=at)
+
+
+def request_items_max() -> int:
+    """How many items a request may have that this thread decodes now."""
+    limit = _budget.limit
+    return REQUEST_ITEMS_MAX if limit is None else limit
+
+
+def message_items_max() -> int:
+    """How many items any other message may have that this thread decodes now."""
+    limit = _budget.limit
+    return MESSAGE_ITEMS_MAX if limit is None else limit
 
 
 def read_within(items_max: int, read: Callable[[], T]) -> T:
@@ -167,7 +197,7 @@ def array_reader(form: ArrayForm, read_item: Reader, item_bytes_min: int) -> Rea
             raise _wrong_count(view, at, count)
         _budget.left -= count
         if _budget.left < 0:
-            raise _too_many(at)
+            raise TooManyItems(TOO_MANY, at=at)
         items = []
         for _ in range(count):
             item, at = read_item(view, at)
@@ -177,7 +207,9 @@ def array_reader(form: ArrayForm, read_item: Reader, item_bytes_min: int) -> Rea
     return read
 
 
-def number_array_reader(form: ArrayForm, kind: Kind) -> Reader:
+def number_array_reader(
+    form: ArrayForm, kind: Kind, *, numbers_per_item: int = NUMBERS_PER_ITEM
+) -> Reader:
     """An array of numbers, all unpacked at once."""
     read_length, letter = form.read_length, FORMATS[kind]
     number_bytes = fixed.calcsize(">" + letter)
@@ -188,18 +220,13 @@ def number_array_reader(form: ArrayForm, kind: Kind) -> Reader:
             return None, at
         if not 0 <= count <= (len(view) - at) // number_bytes:
             raise _wrong_count(view, at, count)
-        _budget.left -= count // NUMBERS_PER_ITEM
+        _budget.left -= count // numbers_per_item
         if _budget.left < 0:
-            raise _too_many(at)
+            raise TooManyItems(TOO_MANY, at=at)
         items = fixed.unpack_from(f">{count}{letter}", view, at)
         return list(items), at + count * number_bytes
 
     return read
-
-
-def _too_many(at: int) -> TooManyItems:
-    limit = MESSAGE_ITEMS_MAX if _budget.limit is None else _budget.limit
-    return TooManyItems(f"more than {limit} items in one message", at=at)
 
 
 def _wrong_count(view: memoryview, at: int, count: int) -> MalformedFrame:
@@ -285,31 +312,65 @@ class TagWriter(NamedTuple):
 def read_tags(
     view: memoryview, at: int, target: Any, known: Mapping[int, TagReader]
 ) -> tuple[Mapping[int, bytes], int]:
-    """Set the known ones on `target`; return the others as bytes. Numbers must ascend."""
+    """Set the known ones on `target`; return the others as bytes."""
+    unknown: dict[int, bytes] = {}
+    at = _read_tags(view, at, target, known, unknown)
+    return unknown or NO_TAGS, at
+
+
+def read_known_tags(
+    view: memoryview, at: int, target: Any, known: Mapping[int, TagReader]
+) -> tuple[Mapping[int, bytes], int]:
+    """As `read_tags`, for a broker, which has no use for the others: they are skipped."""
+    return NO_TAGS, _read_tags(view, at, target, known, None)
+
+
+def _read_tags(
+    view: memoryview,
+    at: int,
+    target: Any,
+    known: Mapping[int, TagReader],
+    unknown: dict[int, bytes] | None,
+) -> int:
+    """Numbers must ascend. Each field counts as an item of the message."""
+    count, at = read_tag_count(view, at)
+    _budget.left -= count
+    if _budget.left < 0:
+        raise TooManyItems(TOO_MANY, at=at)
+    previous = -1
+    for _ in range(count):
+        tag, at, stop = read_tag(view, at, previous)
+        previous = tag
+        field = known.get(tag)
+        if field is not None:
+            value, used = field.read(view[at:stop], 0)
+            if used != stop - at:
+                raise MalformedFrame(f"tag {tag} uses {used} of its {stop - at} bytes", at=at)
+            setattr(target, field.name, value)
+        elif unknown is not None:
+            unknown[tag] = bytes(view[at:stop])
+        at = stop
+    return at
+
+
+def read_tag_count(view: memoryview, at: int) -> tuple[int, int]:
+    """How many tagged fields follow; refused if there cannot be so many."""
     count, at = read_unsigned_varint(view, at)
     if count > (len(view) - at) // TAG_BYTES_MIN:
         raise MalformedFrame(f"{count} tagged fields in {len(view) - at} bytes", at=at)
-    unknown: dict[int, bytes] = {}
-    previous = -1
-    for _ in range(count):
-        tag, at = read_unsigned_varint(view, at)
-        if tag <= previous:
-            raise MalformedFrame(f"tag {tag} after {previous}", at=at)
-        previous = tag
-        size, at = read_unsigned_varint(view, at)
-        stop = at + size
-        if stop > len(view):
-            raise MalformedFrame(f"tag {tag} of {size} bytes in {len(view) - at}", at=at)
-        if tag in known:
-            field = known[tag]
-            value, used = field.read(view[at:stop], 0)
-            if used != size:
-                raise MalformedFrame(f"tag {tag} uses {used} of its {size} bytes", at=at)
-            setattr(target, field.name, value)
-        else:
-            unknown[tag] = bytes(view[at:stop])
-        at = stop
-    return unknown or NO_TAGS, at
+    return count, at
+
+
+def read_tag(view: memoryview, at: int, previous: int) -> tuple[int, int, int]:
+    """The number of a tagged field, and where its value begins and ends."""
+    tag, at = read_unsigned_varint(view, at)
+    if tag <= previous:
+        raise MalformedFrame(f"tag {tag} after {previous}", at=at)
+    size, at = read_unsigned_varint(view, at)
+    stop = at + size
+    if stop > len(view):
+        raise MalformedFrame(f"tag {tag} of {size} bytes in {len(view) - at}", at=at)
+    return tag, at, stop
 
 
 def write_tags(out: bytearray, source: Any, known: Mapping[int, TagWriter]) -> None:

@@ -11,6 +11,7 @@ import millstream.kernels
 from kits.kernels.kernel_twins import compiled, needs_compiled, plain
 from millstream.kernels import batch_layout, column_types, outcomes, request_layout
 from millstream.kernels.errors import Reason
+from millstream.model import limits
 
 COMPILED = Path(millstream.kernels.__file__).parent / "_compiled"
 ENUM = re.compile(r"^cdef enum:\n((?:    .*\n|\n)+)", re.MULTILINE)
@@ -89,6 +90,7 @@ def test_sizes_follow_from_the_fields() -> None:
     assert batch_layout.ROW_BYTES == 8 * batch_layout.ROW_FIELDS
     assert batch_layout.SPAN_BYTES == 8 * batch_layout.SPAN_FIELDS
     assert calcsize(">hhih") == request_layout.CLIENT_ID_AT
+    assert request_layout.HEADER_TAGS_MAX == limits.HEADER_TAGS_MAX
     assert calcsize(">ihqq") == request_layout.ANSWER_LOG_START_AT
 
 

@@ -3,7 +3,8 @@
 Consumers and followers send the same few shapes thousands of times a second: those are read by a
 kernel, or without it with one `struct` per partition, into tuples. Everything else (other
 tagged fields, malformed bytes) is left to the generic codec, which knows everything and reports
-what is wrong.
+what is wrong. Requests of thousands of partitions are not for the kernel, which cannot be
+interrupted: they are decoded in a worker thread.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Final, NamedTuple
 
 from millstream.kernels.fetch import parse
 from millstream.wire.primitives import MalformedFrame, read_unsigned_varint
+from millstream.wire.values import TooManyItems, begin_request, count_items
 
 TopicKey = str | bytes
 """A topic's name, or since version 13 the 16 bytes of its id: the answer uses the same."""
@@ -71,6 +73,8 @@ def decode(view: memoryview, version: int) -> FetchParams:
         return FetchParams._make(fields)
     try:
         return _decode_common(view, version)
+    except TooManyItems:
+        raise
     except (_Uncommon, error, IndexError, UnicodeDecodeError, MalformedFrame):
         return _decode_any(view, version)
 
@@ -108,6 +112,7 @@ _HEAD: Final = {
 
 
 def _decode_common(view: memoryview, version: int) -> FetchParams:
+    begin_request()
     fields = _HEAD[version].unpack_from(view, 0)
     at = _HEAD[version].size
     if version >= _FIRST_WITHOUT_REPLICA_ID:
@@ -149,6 +154,7 @@ class _Parser:
             self.at += 4
         if value < 0:
             raise _Uncommon
+        count_items(value, self.at)
         return value
 
     def text(self) -> str:
@@ -216,7 +222,7 @@ class _Parser:
 def _decode_any(view: memoryview, version: int) -> FetchParams:
     from millstream.wire.messages.fetch import FetchRequest
 
-    request = FetchRequest.decode(view, version)
+    request = FetchRequest.decode_served(view, version, is_whole=True)
     is_by_id = version >= FIRST_WITH_TOPIC_IDS
     partitions: list[FetchPartition] = [
         (

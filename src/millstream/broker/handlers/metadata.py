@@ -82,7 +82,7 @@ def decode(body: memoryview, version: int) -> MetadataRequest:
     has_room_left = len(body) in _LEFT_ROOM_SIZES and body[: len(_LEFT_ROOM)] == _LEFT_ROOM
     if version >= _FIRST_FLEXIBLE and has_room_left:
         body = memoryview(bytes(body[len(_LEFT_ROOM) - 1 :]))
-    return MetadataRequest.decode_front(body, version)[0]
+    return MetadataRequest.decode_served(body, version)
 
 
 def handle(

@@ -119,10 +119,7 @@ def load(key: ApiKey) -> Handler:
     else:
         messages = importlib.import_module(f"millstream.wire.messages.{served.module}")
         words = served.module.split("_")
-        front = getattr(messages, "".join(map(str.capitalize, words)) + "Request").decode_front
-
-        def decode(body: memoryview, version: int) -> Any:
-            # Trailing bytes are ignored, as Kafka does: some clients send them.
-            return front(body, version)[0]
+        name = "".join(map(str.capitalize, words)) + "Request"
+        decode = getattr(messages, name).decode_served
 
     return Handler(decode, module.handle, module.failed, served.versions)

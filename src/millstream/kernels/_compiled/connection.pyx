@@ -13,8 +13,8 @@ from millstream.kernels._compiled.produce_answer cimport (
 from millstream.kernels._compiled.producer_entry cimport ProducerEntry
 from millstream.kernels._compiled.request_layout cimport (
     ACKS_NONE, ANSWER_ERROR_AT, API_KEY_AT, API_VERSION_AT, CLIENT_ID_AT, CLIENT_ID_SIZE_AT,
-    CORRELATION_ID_AT, FRAME_SIZE_BYTES, NULL_SIZE, PRODUCE_KEY, PRODUCE_LOG_START_FROM,
-    PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
+    CORRELATION_ID_AT, FRAME_SIZE_BYTES, HEADER_TAGS_MAX, NULL_SIZE, PRODUCE_KEY,
+    PRODUCE_LOG_START_FROM, PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
 )
 from millstream.kernels._compiled.slots cimport Request, SlotTable
 
@@ -211,6 +211,8 @@ cdef unsigned char* skip_tags(unsigned char* at, unsigned char* end) except NULL
     """Behind the tagged fields of a request header."""
     cdef unsigned int count = read_varint(&at, end)
     cdef unsigned int size
+    if count > HEADER_TAGS_MAX:
+        raise FrameError(f"{count} tagged fields in the request header")
     while count > 0:
         read_varint(&at, end)
         size = read_varint(&at, end)

@@ -1,7 +1,7 @@
 """The common shapes of Fetch requests; `parse` of `fetch.pyi`.
 
-A request of another shape, or one that ends too early, sets `is_bad`: reading goes on with zeros,
-so that loops and lengths end, and `parse` returns None.
+A request of another shape, one that ends too early and one of very many partitions set `is_bad`:
+reading goes on with zeros, so that loops and lengths end, and `parse` returns None.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -24,13 +24,15 @@ cdef enum:
     LENGTH_BITS_MAX = 28  # four bytes of a varint: more than a frame can hold
     NOT_SAID = -1  # of a field that the version does not have
     NO_SESSION_EPOCH = -1  # no session is wanted
+    ITEMS_MAX = 4000  # topics and partitions: more are read in Python, which other threads interrupt
 
 
 cdef struct Walk:
     const unsigned char* at
     const unsigned char* end
     int version
-    bint is_bad  # it ends too early or has another shape
+    int items  # topics and partitions so far
+    bint is_bad  # it ends too early, has another shape or too many items
 
 
 cdef bint has(Walk* walk, Py_ssize_t size) noexcept:
@@ -84,6 +86,16 @@ cdef long long length(Walk* walk, bint is_text) noexcept:
         walk.is_bad = True
         return 0
     return found
+
+
+cdef long long count_items(Walk* walk) noexcept:
+    """The number of topics, or of partitions of one."""
+    cdef long long count = length(walk, False)
+    if count > ITEMS_MAX - walk.items:
+        walk.is_bad = True
+        return 0
+    walk.items += <int>count
+    return count
 
 
 cdef int no_tags(Walk* walk) noexcept:
@@ -147,12 +159,12 @@ cdef tuple partition(Walk* walk, key):
 
 cdef list topics(Walk* walk, bint is_forgotten):
     cdef list found = []
-    cdef long long count = length(walk, False)
+    cdef long long count = count_items(walk)
     cdef long long siblings
     while count > 0 and not walk.is_bad:
         count -= 1
         key = topic(walk)
-        siblings = length(walk, False)
+        siblings = count_items(walk)
         while siblings > 0 and not walk.is_bad:
             siblings -= 1
             found.append((key, int32(walk)) if is_forgotten else partition(walk, key))
@@ -194,7 +206,7 @@ def parse(body, int version):
     try:
         walk.at = <const unsigned char*>view.buf
         walk.end = walk.at + view.len
-        walk.version, walk.is_bad = version, False
+        walk.version, walk.items, walk.is_bad = version, 0, False
         return parse_walk(&walk)
     finally:
         PyBuffer_Release(&view)

@@ -11,6 +11,7 @@ cdef enum:
     CLIENT_ID_SIZE_AT = 8
     CLIENT_ID_AT = 10
     NULL_SIZE = -1  # of a string, bytes or an array
+    HEADER_TAGS_MAX = 100  # tagged fields of a request's header
     TOPIC_ID_BYTES = 16
     INT16_BYTES = 2
     INT32_BYTES = 4

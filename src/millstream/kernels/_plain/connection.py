@@ -16,6 +16,7 @@ from millstream.kernels.request_headers import FLEXIBLE_FROM
 from millstream.kernels.request_layout import (
     CLIENT_ID_AT,
     FRAME_SIZE_BYTES,
+    HEADER_TAGS_MAX,
     NULL_SIZE,
     PRODUCE_KEY,
 )
@@ -261,6 +262,8 @@ def _read_header(frame: memoryview) -> tuple[int, int, int, bytes | None, int]:
 
 def _skip_tags(frame: memoryview, at: int) -> int:
     count, at = _varint(frame, at)
+    if count > HEADER_TAGS_MAX:
+        raise FrameError(f"{count} tagged fields in the request header")
     for _ in range(count):
         _, at = _varint(frame, at)
         size, at = _varint(frame, at)
