@@ -1,0 +1,1 @@
+"""Damaged requests for every request parser; compiled and plain twins must agree."""
