@@ -14,6 +14,7 @@ CELLS ?=
 ENSEMBLE ?=
 SEED ?=
 HOURS ?= 1
+MINUTES ?= 5
 PART ?= all
 PORT ?=
 WORKERS ?= 2
@@ -27,7 +28,7 @@ STAMP := $(VENV)/.installed
 KERNELS := build/.kernels
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: help demo test quick changed check hooks interop sim chaos soak bench up clean
+.PHONY: help demo test quick changed check hooks interop sim chaos soak fuzz bench up clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -84,18 +85,23 @@ sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator: PART log, broker, 
 	  $(if $(PROOF),--proof)
 
 # Without ROUNDS: 10 of each, but for Spark the whole matrix: every kill once (CELLS='driver / topic'
-# chooses some by name). ENSEMBLE=1 runs the cluster on three real ZooKeeper servers.
-chaos: $(KERNELS) ## ROUNDS of real processes killed while they work: PART log, broker, spark, cluster, groups or all
+# chooses some by name), and for hostile clients every attack once and some random ones (CELLS='keeper').
+# ENSEMBLE=1 runs the cluster on three real ZooKeeper servers.
+chaos: $(KERNELS) ## ROUNDS of real processes killed or attacked while they work: PART log, broker, spark, cluster, groups, hostile or all
 	@$(BIN)/python -m millstream.testing.chaos.run --part $(PART) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells "$(CELLS)") $(if $(ENSEMBLE),--ensemble)
 
 soak: $(KERNELS) ## HOURS of simulation and chaos, alternating: PART log, broker or all
 	@$(BIN)/python -m millstream.testing.soak --part $(PART) --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
+# Seeds go up from FROM; the last line of a run says where to go on.
+fuzz: $(KERNELS) ## MINUTES of damaged requests for all request parsers, compiled and plain
+	@$(BIN)/python -m millstream.testing.fuzz --minutes $(MINUTES) --from $(FROM)
+
 # For broker and cluster: C generators (gcc and librdkafka-dev, installed when missing and root), QUICK=1
 # for a short run, CELLS=requests,produce for some groups only. Both are passed as environment variables. For
-# Spark the same, with Java and its connector from Maven Central.
-bench: $(KERNELS) ## benchmarks against a peer: PART kernels, log, broker, cluster, spark, groups or all
+# Spark the same, with Java and its connector from Maven Central. Hostile has no peer.
+bench: $(KERNELS) ## benchmarks against a peer: PART kernels, log, broker, cluster, spark, groups, hostile or all
 	@$(if $(filter all broker cluster groups,$(PART)),$(BIN)/python -m bench.broker_generators,true)
 	@$(BIN)/python -m bench --part $(PART)
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from bench.broker_systems import AGAINST
 from bench.measure import Row, save
 
-PARTS = ("kernels", "log", "broker", "cluster", "spark", "groups")
+PARTS = ("kernels", "log", "broker", "cluster", "spark", "groups", "hostile")
 RESULTS = Path("build/bench")
 
 
@@ -65,6 +65,8 @@ def _plot(part: str, rows: list[Row]) -> Path:
     from matplotlib import pyplot
 
     shown = [row for row in rows if row["ratio"] is not None]
+    if not shown:
+        return Path("without a plot")
     figure, axes = pyplot.subplots(figsize=(10, 0.45 * len(shown) + 1.2))
     axes.barh([row["what"] for row in shown], [row["ratio"] for row in shown])
     axes.axvline(1.0, linestyle="--", linewidth=1)

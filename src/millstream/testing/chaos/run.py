@@ -2,10 +2,10 @@
 
     python -m millstream.testing.chaos.run --rounds 20 [--seed 7] [--part log]
 
-Parts are log, broker, spark, cluster and groups; without one all of them run, one after the other.
-`chaos/broker/rounds.py` has the broker's, `chaos/spark/rounds.py` that of Spark's queries,
-`chaos/cluster/rounds.py` that of three brokers, and `chaos/groups/rounds.py` that of consumer
-groups on them.
+Parts are log, broker, spark, cluster, groups and hostile; without one all of them run, one after
+the other. `chaos/broker/rounds.py` has the broker's, `chaos/spark/rounds.py` that of Spark's
+queries, `chaos/cluster/rounds.py` that of three brokers, `chaos/groups/rounds.py` that of consumer
+groups on them, and `chaos/hostile/rounds.py` that of hostile clients.
 
 Every round of the log: a writer goes on with the log of the round before and is killed with
 SIGKILL at a random moment, its files may be damaged, then the log is opened and everything in it
@@ -44,7 +44,8 @@ ROUNDS_DEFAULT: Final = 10
 SPARK: Final = "spark"
 CLUSTER: Final = "cluster"
 GROUPS: Final = "groups"
-CHAOS_PARTS: Final = (LOG, BROKER, SPARK, CLUSTER, GROUPS)
+HOSTILE: Final = "hostile"
+CHAOS_PARTS: Final = (LOG, BROKER, SPARK, CLUSTER, GROUPS, HOSTILE)
 SILENCE_MAX_S: Final = 60
 """A writer that prints nothing for this long hangs."""
 
@@ -192,10 +193,14 @@ def create_rounds(
     directory: str, seed: int, *, part: str, cells: str = "", is_ensemble: bool = False
 ) -> Rounds:
     """Create the rounds of a part on an empty directory; `cells` chooses kills by name for Spark,
-    the cluster and the groups.
+    the cluster and the groups, and attacks for hostile clients.
 
     With an ensemble, the cluster's coordination service is three real ZooKeeper servers.
     """
+    if part == HOSTILE:
+        from millstream.testing.chaos.hostile.rounds import HostileChaos
+
+        return HostileChaos(directory, seed, only=cells)
     if part == GROUPS:
         from millstream.testing.chaos.groups.rounds import GroupChaos
 
@@ -266,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--cells",
         default="",
-        help="run only the kills whose names contain this text (spark, cluster, groups)",
+        help="run only kills or attacks whose names contain this text (not log and broker)",
     )
     parser.add_argument(
         "--ensemble", action="store_true", help="run the cluster on a real ZooKeeper ensemble"
@@ -296,7 +301,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rounds_of(part: str, cells: str) -> int:
-    """The default number of rounds; for Spark, one round for every kill of the matrix."""
+    """The default number of rounds; one for every kill of Spark's matrix, and for every attack."""
+    if part == HOSTILE:
+        from millstream.testing.chaos.hostile.rounds import chosen_attacks
+
+        return max(1, len(chosen_attacks(cells, seed=0)))
     if part != SPARK:
         return ROUNDS_DEFAULT
     return max(1, sum(cells in str(cell) for cell in matrix()))

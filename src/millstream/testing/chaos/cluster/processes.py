@@ -90,6 +90,13 @@ class NodeProcess:
         """It was started, and not stopped or killed by the run."""
         return self._process is not None
 
+    @property
+    def process_id(self) -> int:
+        """Of the program itself: what starts it inside the node becomes it."""
+        if self._process is None:
+            raise ChaosFailed(f"{self.node} is not running")
+        return self._process.pid
+
     def check_alive(self) -> None:
         """Raise ChaosFailed when it has ended by itself."""
         if self._process is not None and self._process.poll() is not None:
