@@ -29,7 +29,7 @@ from millstream.broker.requests.context import Peer, RequestFacts
 from millstream.broker.requests.dispatch import Dispatch, Forward
 from millstream.broker.requests.services import Services
 from millstream.broker.requests.tasks import TaskScope
-from millstream.broker.upkeep import ROOM_CHECK_S, Duty, Upkeep, log_end_of_move
+from millstream.broker.upkeep import ROOM_CHECK_S, Duty, Upkeep, log_end_of_move, log_loaded
 from millstream.controller.cluster.tally import Tally
 from millstream.controller.identity import META_PROPERTIES
 from millstream.controller.image import (
@@ -583,6 +583,8 @@ def _log_start(report: StartReport, bound: list[ListenerAddress]) -> None:
         log.error(
             "partition offline: its log could not be loaded", partition=str(partition), cause=cause
         )
+    for partition, loaded in report.loaded.items():
+        log_loaded(partition, loaded)
     log.info(
         "broker started",
         partitions=len(report.loaded),

@@ -117,6 +117,13 @@ def register_cluster(services: Services, tally: Tally) -> None:
             "Log truncations below the high watermark, after an unclean leader election",
             lambda: counts.unclean_truncations,
         ),
+    ):
+        metrics.register_counter(name, help_text, read)
+    _register_elections(services, tally)
+
+
+def _register_elections(services: Services, tally: Tally) -> None:
+    for name, help_text, read in (
         (
             "leader_elections_total",
             "Leaders elected by this broker as the controller",
@@ -127,8 +134,13 @@ def register_cluster(services: Services, tally: Tally) -> None:
             "Unclean leader elections by this broker as the controller: records may be lost",
             lambda: tally.unclean_elections,
         ),
+        (
+            "last_leader_elections_total",
+            "Elections of a partition's last leader after it was not shut down cleanly",
+            lambda: tally.last_leader_elections,
+        ),
     ):
-        metrics.register_counter(name, help_text, read)
+        services.metrics.register_counter(name, help_text, read)
 
 
 def _is_controller(services: Services) -> bool:

@@ -18,6 +18,7 @@ from millstream.runtime.serving_clock import ServingClock
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.storage.manager.log_manager import LogManager
 from millstream.storage.moves.directory_move import MoveEnd, MoveReport
+from millstream.storage.recovery.loader import LoadReport
 from millstream.wire.errors import ErrorCode
 
 log = get_logger("millstream.broker.upkeep")
@@ -251,3 +252,25 @@ def log_end_of_move(report: MoveReport) -> None:
         outcome=report.end.value,
         detail=report.detail,
     )
+
+
+def log_loaded(partition: TopicPartition, loaded: LoadReport) -> None:
+    """Log what opening the partition's log found wrong."""
+    for name in loaded.set_aside:
+        log.warning(
+            "segment file set aside: it does not continue the log",
+            partition=str(partition),
+            file=name,
+        )
+    if loaded.has_lost:
+        is_committed = loaded.log_end < loaded.stored_high_watermark
+        (log.error if is_committed else log.warning)(
+            "recovery removed records from the end of a log",
+            partition=str(partition),
+            from_offset=loaded.log_end,
+            to_offset=loaded.log_end + loaded.lost_records,
+            records=loaded.lost_records,
+            bytes=loaded.cut_bytes,
+            high_watermark=loaded.stored_high_watermark,
+            reason=loaded.cut_reason.text,
+        )

@@ -20,6 +20,9 @@ CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
 """Complete output of compaction, about to replace its inputs; finished at start."""
 TEMPORARY: Final = ".tmp"
+STRAY: Final = ".stray"
+"""A segment file that does not continue its log, set aside at a start; only an
+operator removes it."""
 
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"

@@ -184,15 +184,26 @@ class ActiveController:
         self._report(changes.unclean_elections)
 
     def _report(self, unclean: Sequence[UncleanElection]) -> None:
-        """Acknowledged records may be lost: always logged."""
-        self.tally.unclean_elections += len(unclean)
-        for one in unclean:
+        """Acknowledged records may be lost: always logged.
+
+        Not as unclean where the last leader leads again. No other replica has more; whether it has
+        all that it had, its own broker finds out and reports when it recovers the log.
+        """
+        last_leaders = [one for one in unclean if one.is_last_known]
+        self.tally.last_leader_elections += len(last_leaders)
+        self.tally.unclean_elections += len(unclean) - len(last_leaders)
+        if last_leaders:
             log.warning(
-                "unclean leader election",
-                partition=str(one.partition),
-                leader=one.leader,
-                was_last_known_leader=one.is_last_known,
+                "last leaders elected again although they were not shut down cleanly",
+                partitions=len(last_leaders),
+                first=str(last_leaders[0].partition),
+                leader=last_leaders[0].leader,
             )
+        for one in unclean:
+            if not one.is_last_known:
+                log.warning(
+                    "unclean leader election", partition=str(one.partition), leader=one.leader
+                )
 
     async def _balance(self) -> None:
         balance = self._settings.balance

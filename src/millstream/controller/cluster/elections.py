@@ -13,7 +13,9 @@ NO_BROKERS: frozenset[BrokerId] = frozenset()
 
 
 class UncleanElection(NamedTuple):
-    """A leader that may lack acknowledged records; always reported."""
+    """A leader that may lack acknowledged records, or the last one, which may have lost what it had
+    not flushed; always reported.
+    """
 
     partition: TopicPartition
     leader: BrokerId

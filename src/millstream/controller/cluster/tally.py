@@ -12,7 +12,9 @@ class Tally:
     elections: int = 0
     """Partitions that got another leader, or the same one again with a new epoch."""
     unclean_elections: int = 0
-    """Of those, elections after which acknowledged records may be lost."""
+    """Of those, elections of a replica that was not in sync: acknowledged records may be lost."""
+    last_leader_elections: int = 0
+    """Of those, elections of the last leader, which was not shut down cleanly."""
     isr_shrinks: int = 0
     isr_growths: int = 0
     reassignments_begun: int = 0

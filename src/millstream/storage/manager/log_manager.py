@@ -490,6 +490,8 @@ def _proved_epoch(report: StartReport, markers: Sequence[CleanShutdown | None]) 
     With it the broker stays in the ISR or ELR of all its partitions: a single log that is missing
     or unusable makes that wrong.
     """
+    if any(one.has_lost for one in report.loaded.values()):
+        return NO_BROKER_EPOCH
     first = markers[0] if markers else None
     if first is None or first.broker_epoch is None or any(one != first for one in markers):
         return NO_BROKER_EPOCH

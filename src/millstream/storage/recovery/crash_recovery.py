@@ -20,6 +20,7 @@ from millstream.model.errors import InvalidRecords
 from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.producers.producer_log import ProducerLog
+from millstream.storage.recovery.strays import end_of_batches
 from millstream.storage.segments.file_walk import WalkStep
 from millstream.storage.segments.segment import Segment, plausible_rows
 from millstream.storage.segments.sparse_index import unless_full
@@ -34,6 +35,8 @@ class RecoveryResult(NamedTuple):
     """Why the rest was cut off; NONE when nothing was."""
     epoch: LeaderEpoch
     """Of the last batch so far."""
+    cut_end: Offset | None = None
+    """After the last record that was cut off, where its header could still be read."""
 
 
 def recover_segment(
@@ -74,12 +77,14 @@ def recover_segment(
         if len(good) < len(step.rows):
             reason = Reason.OFFSETS
             break
+    cut_end = None
     if valid_end < size_before:
+        cut_end = end_of_batches(segment, valid_end)
         _cut(segment, valid_end)
         reason = reason or walk.reason
     with unless_full():
         segment.save_indexes()
-    return RecoveryResult(end_offset, size_before - valid_end, reason, epoch)
+    return RecoveryResult(end_offset, size_before - valid_end, reason, epoch, cut_end)
 
 
 def _follow(

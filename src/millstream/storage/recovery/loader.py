@@ -1,12 +1,14 @@
 """Opening the log of one partition: quickly after a clean stop, after a crash with recovery.
 
 Rebuilt or cut to fit, in this order: leftovers and interrupted swaps (`storage/recovery/tidy.py`),
-segments below the log start, segments above the recovery point
-(`storage/recovery/crash_recovery.py`), leader epochs at both ends, stray snapshots, producer state.
+stray segment files (`storage/recovery/strays.py`), segments below the log start, segments above the
+recovery point (`storage/recovery/crash_recovery.py`), leader epochs at both ends, stray snapshots,
+producer state.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from millstream.kernels.errors import Reason
 from millstream.model.errors import (
@@ -25,10 +27,13 @@ from millstream.storage.log.base import LogContext, LogState
 from millstream.storage.log.log import Log
 from millstream.storage.producers.producer_log import ProducerLog
 from millstream.storage.recovery.crash_recovery import RecoveryResult, recover_segment
+from millstream.storage.recovery.strays import end_of_batches, find_strays, set_aside
 from millstream.storage.recovery.tidy import PartitionFiles, tidy
 from millstream.storage.segments.segment import Segment, SegmentContext, plausible_rows
 from millstream.storage.segments.segment_list import Segments
 from millstream.storage.segments.sparse_index import IndexDamaged
+
+NO_RECORDS: Final = Offset(0)
 
 
 @dataclass(slots=True)
@@ -42,6 +47,23 @@ class LoadReport:
     cut_reason: Reason = Reason.NONE
     dropped_segments: int = 0
     is_epoch_file_rebuilt: bool = False
+    set_aside: list[str] = field(default_factory=list)
+    """Files of segments that do not continue the log, by their new names."""
+    log_end: Offset = NO_RECORDS
+    stored_high_watermark: Offset = NO_RECORDS
+    """As it was stored before: what is below it was committed."""
+    lost_end: Offset = NO_RECORDS
+    """After the last record that is known to have been in the log."""
+
+    @property
+    def lost_records(self) -> int:
+        """Records at the log's end that are known to have been in it and are gone."""
+        return max(0, max(self.lost_end, self.stored_high_watermark) - self.log_end)
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether records are gone from the log's end; perhaps fewer than a whole batch."""
+        return self.lost_records > 0 or self.cut_bytes > 0
 
 
 def make_log_file(context: LogContext) -> None:
@@ -131,12 +153,18 @@ class _Loader:
         """Behind the last batch, where the newest segment is sound."""
 
     def run(self, *, is_clean: bool) -> LogState:
+        self._report.stored_high_watermark = self._stored(names.HIGH_WATERMARKS)
+        state = self._load(is_clean=is_clean)
+        self._report.log_end = state.log_end
+        return state
+
+    def _load(self, *, is_clean: bool) -> LogState:
         files = tidy(self._disk, self._context.directory)
         self._report.finished_swaps = files.finished_swaps
         recovery_point = None if is_clean else self._stored(names.RECOVERY_POINTS)
         self._producers.adopt_snapshots(files.snapshots, recovery_point=recovery_point)
         self._load_epochs()
-        segments = self._open_segments(files)
+        segments = self._without_strays(self._open_segments(files), is_clean=is_clean)
         stored_start = self._stored(names.LOG_STARTS)
         segments = self._drop_below(segments, stored_start)
         first = segments[0].base_offset if segments else stored_start
@@ -174,6 +202,19 @@ class _Loader:
             segment.size_bytes = files.log_sizes[base]
             segments.append(segment)
         return segments
+
+    def _without_strays(self, segments: list[Segment], *, is_clean: bool) -> list[Segment]:
+        stored = self._context.owner.stored(names.RECOVERY_POINTS, self._context.partition)
+        active_base = None if not is_clean or stored is None else stored
+        strays = find_strays(segments, active_base=active_base)
+        self._set_aside(strays)
+        return [one for one in segments if one not in strays]
+
+    def _set_aside(self, segments: list[Segment]) -> None:
+        """Newest first: after a crash in between, those that are left must have no hole."""
+        for segment in reversed(segments):
+            self._report.set_aside.append(set_aside(self._disk, segment))
+            self._disk.sync_directory(self._context.directory)
 
     def _drop_below(self, segments: list[Segment], log_start: Offset) -> list[Segment]:
         """Retention stored the new start before it removed files: finish what it began."""
@@ -240,14 +281,18 @@ class _Loader:
             self._report.is_epoch_file_rebuilt = True
         self._producers.rebuild(Segments(segments[: number + 1]), Offset(0), start)
         end, epoch = start, self._epoch_before(segments, number)
+        kept: list[Segment] = []
         for position, segment in enumerate(segments[number:], number):
+            if position > number and segment.base_offset < end:
+                self._set_aside([segment])  # the one before it reaches beyond its beginning
+                continue
             if position > number and self._is_after_hole(segment, end):
                 self._report.cut_reason = Reason.OFFSETS
-                self._drop_newest_first(segments[position:])
-                segments = segments[:position]
+                self._cut_segments(segments[position:])
                 break
-            if position > number:
-                segments[position - 1].stop_recovering()
+            if kept:
+                kept[-1].stop_recovering()
+            kept.append(segment)
             outcome = recover_segment(
                 segment,
                 max(end, segment.base_offset),
@@ -258,11 +303,10 @@ class _Loader:
             self._note(segment, outcome)
             end, epoch = outcome.end_offset, outcome.epoch
             if outcome.bytes_cut:
-                self._drop_newest_first(segments[position + 1 :])
-                segments = segments[: position + 1]
+                self._cut_segments(segments[position + 1 :])
                 break
         self._newest_epoch = epoch
-        return segments, end
+        return segments[:number] + kept, end
 
     def _epoch_before(self, segments: list[Segment], number: int) -> LeaderEpoch:
         """Epoch of the last batch before that segment; NO_LEADER_EPOCH when that is not known.
@@ -292,16 +336,27 @@ class _Loader:
             and segment.base_offset > max(end, self._stored(names.LOG_STARTS))
         )
 
-    def _drop_newest_first(self, segments: list[Segment]) -> None:
-        for segment in reversed(segments):
-            self._drop([segment])
-            self._disk.sync_directory(self._context.directory)
+    def _cut_segments(self, segments: list[Segment]) -> None:
+        """Take segments behind damage out of the log. They may have records that are nowhere else:
+        their files are kept, under another name.
+        """
+        for segment in segments:
+            end = end_of_batches(segment)
+            if end is not None:
+                self._note_lost(end)
+                self._report.cut_bytes += segment.size_bytes
+        self._report.dropped_segments += len(segments)
+        self._set_aside(segments)
+
+    def _note_lost(self, end: Offset | None) -> None:
+        self._report.lost_end = max(self._report.lost_end, end or Offset(0))
 
     def _note(self, segment: Segment, outcome: RecoveryResult) -> None:
         self._report.recovered_segments += 1
         self._report.recovered_bytes += segment.size_bytes
         self._report.cut_bytes += outcome.bytes_cut
         self._report.cut_reason = outcome.reason or self._report.cut_reason
+        self._note_lost(outcome.cut_end)
 
     # -- the rest --------------------------------------------------------------------------
 
