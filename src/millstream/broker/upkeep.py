@@ -13,6 +13,7 @@ from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import get_logger
 from millstream.observe.loop_lag import LoopLagSampler
 from millstream.runtime.clock import Clock
+from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
 from millstream.runtime.serving_clock import ServingClock
 from millstream.storage.directories.log_directory import LogDirectory
@@ -146,6 +147,7 @@ class Upkeep:
             except InvariantViolated:
                 raise
             except Exception as error:  # noqa: BLE001 - the next run may succeed
+                end_if_fatal(error)
                 log.error("scheduled task failed", task=name, error=error)
                 work = None
             if isinstance(work, GeneratorType):
@@ -159,6 +161,7 @@ class Upkeep:
             try:
                 await work
             except Exception as error:  # noqa: BLE001 - as above
+                end_if_fatal(error)
                 log.error("scheduled task failed", task=name, error=error)
             if not self._is_stopped:
                 plan()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from millstream.controller.image import ImageChange
+from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.scheduler import StepGenerator
 
 Subscriber = Callable[[ImageChange], StepGenerator[None] | None]
@@ -40,5 +41,6 @@ def _notify_steps(
             if steps is not None:
                 yield from steps
         except Exception as error:  # noqa: BLE001 - notify the others; reported later
+            end_if_fatal(error)
             failure = failure or error
     return failure

@@ -28,7 +28,7 @@ from millstream.controller.image import (
     TopicImage,
 )
 from millstream.controller.placement import Replicas, place
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, without_frames
 from millstream.model.ids import BrokerId, LeaderEpoch, TopicId
 from millstream.model.limits import (
     PARTITIONS_PER_REQUEST_MAX,
@@ -154,7 +154,7 @@ def plan_creation_steps(
                 planned.append(_new_topic(image, topic, rules))
                 taken[colliding_name(topic.name)] = topic.name
             except OperatingError as error:
-                planned.append(error)
+                planned.append(without_frames(error))
         if len(planned) < len(wanted):
             yield None
     return planned
@@ -297,7 +297,7 @@ def plan_growth_steps(
                     raise InvalidRequest(f"topic {more.name!r} is in the request twice")
                 planned.append(_grown(image, more, rules))
             except OperatingError as error:
-                planned.append(error)
+                planned.append(without_frames(error))
         if len(planned) < len(wanted):
             yield None
     return planned

@@ -38,7 +38,7 @@ from millstream.coordination.watchdog import Hang, LoopWatch
 from millstream.model.ids import NO_SESSION, SessionId
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
-from millstream.runtime.fatal import guard_thread
+from millstream.runtime.fatal import end_if_fatal, guard_thread
 
 T = TypeVar("T")
 
@@ -296,6 +296,7 @@ class KazooSession:
             try:
                 listener(state)
             except Exception as error:  # noqa: BLE001 - reported; the others are notified
+                end_if_fatal(error)
                 message = "a listener for session states failed"
                 self._loop.call_exception_handler({"message": message, "exception": error})
 

@@ -42,7 +42,7 @@ from millstream.groups.records.entries import Entry, Producer
 from millstream.groups.records.keys import OffsetKey
 from millstream.groups.records.values import GroupMetadataValue
 from millstream.groups.settings import GroupSettings
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, without_frames
 from millstream.model.ids import NO_PRODUCER_ID, GroupId, Offset, ProducerId
 from millstream.model.invariant import invariant
 from millstream.shards.effects import Caller, Outbox, Write
@@ -126,7 +126,7 @@ class Shard:
         try:
             offset_commit.offset_commit(parts, caller, request, now_ms=now_ms)
         except RequestRefused as refused:
-            parts.outbox.reply(caller, refused)
+            parts.outbox.reply(caller, without_frames(refused))
 
     def txn_offset_commit(
         self, caller: Caller, request: TxnOffsetCommitRequest, *, now_ms: int, wall_ms: int
@@ -194,7 +194,7 @@ class Shard:
         try:
             decide()
         except RequestRefused as refused:
-            self._parts.outbox.reply(caller, refused)
+            self._parts.outbox.reply(caller, without_frames(refused))
 
     # -- outcome of writes -------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ them into wire codes.
 """
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from millstream.model.ids import (
     LeaderEpoch,
@@ -15,9 +16,27 @@ from millstream.model.ids import (
     TopicPartition,
 )
 
+E = TypeVar("E", bound=BaseException)
+
 
 class OperatingError(Exception):
     """Base of every error that is caused by the outside world, not by our code."""
+
+
+def without_frames(error: E) -> E:
+    """The error without the frames it was raised through, and without those of its causes.
+
+    For every error that is kept, returned or sent instead of raised on. Frames keep what a request
+    brought: a batch that decompressed to 64 MiB, the list of a million results that this error is
+    an item of. Such a list, in a frame of its own item, is a cycle: it stays until a collection of
+    all objects, which a broker runs once an hour.
+    """
+    one: BaseException | None = error
+    while one is not None:
+        cause = one.__cause__ or one.__context__
+        one.__traceback__ = one.__cause__ = one.__context__ = None
+        one = cause
+    return error
 
 
 class OffsetOutOfRange(OperatingError):

@@ -11,6 +11,8 @@ import select
 from collections import deque
 from typing import Final
 
+from millstream.runtime.fatal import end_if_fatal
+
 BACKLOG_BYTES_MAX: Final = 1024 * 1024
 """Lines kept for a slow reader: a burst of a few thousand."""
 
@@ -93,7 +95,8 @@ class LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._stream.write_line(self.format(record))
-        except Exception:  # noqa: BLE001 - as every handler of the logging module does
+        except Exception as error:  # noqa: BLE001 - as every handler of the logging module does
+            end_if_fatal(error)
             self.handleError(record)
 
     def flush(self) -> None:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
 from millstream.observe.logs import get_logger
+from millstream.runtime.fatal import end_if_fatal
 
 T = TypeVar("T")
 
@@ -153,6 +154,7 @@ class Registry:
         try:
             return work()
         except Exception as error:  # noqa: BLE001 - a scrape reports what it can
+            end_if_fatal(error)
             self._failed_reads += 1
             log.warning("cannot read metric", metric=name, error=error)
             return instead

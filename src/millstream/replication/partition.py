@@ -10,7 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from millstream.model.errors import OperatingError, OutOfOrderSequence, UnknownPartition
+from millstream.model.errors import (
+    OperatingError,
+    OutOfOrderSequence,
+    UnknownPartition,
+    without_frames,
+)
 from millstream.model.ids import (
     BrokerEpoch,
     BrokerId,
@@ -332,7 +337,7 @@ class Partition(ReadableReplica):
         """
         if isinstance(error, OutOfOrderSequence) and not self._context.cluster.may_propose():
             return NotLeader(self.partition)
-        return error
+        return without_frames(error)
 
     def _wake_if_failed(self) -> None:
         """A failed log directory must also fail the fetches that wait for records."""

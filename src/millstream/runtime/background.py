@@ -9,11 +9,12 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from millstream.model.errors import OperatingError
 from millstream.model.invariant import invariant
-from millstream.runtime.fatal import end_process, is_violation
+from millstream.runtime.fatal import end_if_fatal
 
 T = TypeVar("T")
 
@@ -37,9 +38,15 @@ class Outcome(Generic[T]):
 
     def result(self) -> T:
         """The value; raises the error instead if there was one."""
-        if self.error is not None:
-            raise self.error
-        return cast("T", self.value)
+        error = self.error
+        if error is None:
+            return cast("T", self.value)
+        try:
+            raise error
+        finally:
+            # This frame is one of the error's: with these it would be a cycle, and keep what the
+            # work was about until the next garbage collection.
+            del self, error
 
 
 class Background(Protocol):
@@ -59,18 +66,17 @@ class Background(Protocol):
 
 async def run_in_background(background: Background, work: Callable[[], T], *, name: str) -> T:
     """`submit` for coroutines."""
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[Outcome[T]] = asyncio.get_running_loop().create_future()
+    background.submit(work, partial(_set_outcome, future), name=name)
+    try:
+        return (await future).result()
+    finally:
+        del future  # it has the error, which has this frame: as in `Outcome.result`
 
-    def done(outcome: Outcome[T]) -> None:
-        if future.cancelled():
-            return
-        if outcome.error is not None:
-            future.set_exception(outcome.error)
-        else:
-            future.set_result(outcome.result())
 
-    background.submit(work, done, name=name)
-    return await future
+def _set_outcome(future: asyncio.Future[Outcome[T]], outcome: Outcome[T]) -> None:
+    if not future.cancelled():
+        future.set_result(outcome)
 
 
 @dataclass(slots=True)
@@ -161,6 +167,5 @@ def _run(work: Callable[[], T]) -> Outcome[T]:
     try:
         return Outcome(work())
     except BaseException as error:  # noqa: BLE001 - passed to on_done, or fatal
-        if is_violation(error):
-            end_process(error)
+        end_if_fatal(error)
         return Outcome(None, error)

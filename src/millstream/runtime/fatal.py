@@ -1,11 +1,15 @@
-"""The end of the process when an invariant is broken.
+"""The end of the process when an invariant is broken, or when there is no memory left.
 
 asyncio logs an exception of a callback or a forgotten task and goes on; a thread just ends. For
 our own bugs that is the worst reaction, as whatever comes next may be written to disk. Everything
 outermost (the loop, its tasks, every thread) is therefore guarded from here.
+
+A process without memory is the same: whatever it tries next fails, too, and each failure is a line
+in the log. Code that catches every error and goes on calls `end_if_fatal` with it.
 """
 
 import asyncio
+import logging
 import os
 import sys
 import traceback
@@ -17,6 +21,14 @@ from millstream.model.invariant import InvariantViolated
 EXIT_INVARIANT_VIOLATED: Final = 70
 """EX_SOFTWARE of sysexits.h: an internal error, not a failure of the environment."""
 
+EXIT_OUT_OF_MEMORY: Final = 71
+"""EX_OSERR of sysexits.h: the system did not give what the process needs."""
+
+_RESERVE_BYTES: Final = 1024 * 1024
+"""Freed before the last line is written: enough to format and write it."""
+
+_reserve = [bytearray(_RESERVE_BYTES)]
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -25,17 +37,48 @@ OnViolation = Callable[[BaseException], None]
 
 def end_process(error: BaseException) -> NoReturn:
     """Print what happened and exit without any cleanup: cleanup is code that may write."""
+    if not is_violation(error):
+        _end_out_of_memory()
     lines = "".join(traceback.format_exception(error))
     sys.stderr.write(f"{lines}invariant violated: the process ends\n")
     sys.stderr.flush()
     os._exit(EXIT_INVARIANT_VIOLATED)
 
 
+def _end_out_of_memory() -> NoReturn:
+    if not _reserve:  # even the last line could not be written
+        os._exit(EXIT_OUT_OF_MEMORY)
+    _reserve.clear()
+    try:
+        logging.getLogger(__name__).critical("out of memory; the process ends")
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+    finally:
+        os._exit(EXIT_OUT_OF_MEMORY)
+
+
 def is_violation(error: BaseException | None) -> bool:
     """Also inside a group, as a TaskGroup wraps what its tasks raise."""
+    return _is(error, InvariantViolated)
+
+
+def is_fatal(error: BaseException | None) -> bool:
+    """A broken invariant, or no memory; also inside a group."""
+    return _is(error, (InvariantViolated, MemoryError))
+
+
+def _is(
+    error: BaseException | None, kinds: type[BaseException] | tuple[type[BaseException], ...]
+) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return any(is_violation(inner) for inner in error.exceptions)
-    return isinstance(error, InvariantViolated)
+        return any(_is(inner, kinds) for inner in error.exceptions)
+    return isinstance(error, kinds)
+
+
+def end_if_fatal(error: BaseException) -> None:
+    """For code that catches every error, so that the others are served: none is, without memory."""
+    if is_fatal(error):
+        end_process(error)
 
 
 def install(loop: asyncio.AbstractEventLoop, *, on_violation: OnViolation = end_process) -> None:
@@ -43,7 +86,7 @@ def install(loop: asyncio.AbstractEventLoop, *, on_violation: OnViolation = end_
 
     def handle(failed_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if isinstance(error, BaseException) and is_violation(error):
+        if isinstance(error, BaseException) and is_fatal(error):
             on_violation(error)
         else:
             failed_loop.default_exception_handler(context)
@@ -52,7 +95,7 @@ def install(loop: asyncio.AbstractEventLoop, *, on_violation: OnViolation = end_
         # Not task.exception(): that marks the error as seen, and asyncio would no longer report
         # an ordinary one that is never awaited.
         error = task._exception  # noqa: SLF001
-        if error is not None and is_violation(error):
+        if error is not None and is_fatal(error):
             on_violation(error)
 
     def make_task(
@@ -74,8 +117,7 @@ def guard_thread(work: Callable[P, T]) -> Callable[P, T]:
         try:
             return work(*arguments, **options)
         except BaseException as error:
-            if is_violation(error):
-                end_process(error)
+            end_if_fatal(error)
             raise
 
     return guarded

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from millstream.runtime.disk import File, LinkRefused, NotAFile, ReadableBuffer
+from millstream.runtime.fatal import end_if_fatal
 
 _CLOSED: Final = 2**31 - 1
 """No kernel gives this number out, so every call on it fails with EBADF (-1 is a ValueError)."""
@@ -328,6 +329,7 @@ def _errors_of(calls: Sequence[Callable[[], None]]) -> list[BaseException]:
         try:
             call()
         except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
+            end_if_fatal(error)
             errors.append(error)
     return errors
 

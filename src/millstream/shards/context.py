@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, Protocol
 from millstream.model.errors import OperatingError
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
+from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.scheduler import CooperativeScheduler
 from millstream.runtime.timers import Timers
 from millstream.shards.effects import Outbox, Producer, Reply, Write
@@ -134,6 +135,7 @@ class ShardContext(Generic[Machine]):
                 try:
                     sink.respond(response)
                 except Exception as error:  # noqa: BLE001 - the others must be answered all the same
+                    end_if_fatal(error)
                     log.error("a coordinator's response could not be sent", error=error)
         finally:
             self._is_delivering = False

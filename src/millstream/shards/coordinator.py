@@ -15,6 +15,7 @@ from millstream.model.errors import OperatingError
 from millstream.model.ids import LeaderEpoch
 from millstream.model.invariant import InvariantViolated
 from millstream.observe.logs import get_logger
+from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.scheduler import StepGenerator
 from millstream.shards.context import ShardContext, ShardCounts, ShardDependencies, Timestamps
 from millstream.shards.effects import Caller
@@ -242,6 +243,7 @@ class ShardCoordinator(Generic[Machine]):
                 try:
                     step(batch)
                 except Exception as error:  # noqa: BLE001 - the other shards must continue
+                    end_if_fatal(error)
                     where = str(batch.led.log.partition)
                     log.error(
                         f"{self._dependencies.name} could not be written",
@@ -308,6 +310,7 @@ class ShardCoordinator(Generic[Machine]):
         except InvariantViolated:
             raise
         except Exception as error:  # noqa: BLE001 - the other shards must continue
+            end_if_fatal(error)
             self._retry_at_ms[led] = time.now_ms + TICK_RETRY_MS
             log.error(
                 f"timeouts of {self._dependencies.name} could not be handled",

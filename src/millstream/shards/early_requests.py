@@ -8,8 +8,9 @@ they retry, librdkafka for three seconds; a request that waits is served millise
 from collections.abc import Callable
 from typing import Any, Final
 
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, without_frames
 from millstream.observe.logs import get_logger
+from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.timers import Timers
 from millstream.shards.context import ResponseSink
 from millstream.shards.effects import Caller
@@ -61,8 +62,7 @@ class EarlyRequests:
         index = self._awaited(early.key)
         if index is None or self._count >= WAITING_MAX:
             return False
-        # Its frames refer to the caller: they would delay freeing it until a garbage collection.
-        early.error = error.with_traceback(None)
+        early.error = without_frames(error)
         if early.timer is None:
             early.timer = self._timers.call_later(WAIT_S, self._time_out, early)
         self._waiting.setdefault(index, []).append(early)
@@ -77,6 +77,7 @@ class EarlyRequests:
             try:
                 self._resubmit(one)
             except Exception as error:  # noqa: BLE001 - the others must be served all the same
+                end_if_fatal(error)
                 log.error("a request that waited for its coordinator failed", error=error)
 
     def _resubmit(self, one: _Early) -> None:
@@ -85,8 +86,9 @@ class EarlyRequests:
         except OperatingError as error:
             if self._wait(one, error):
                 return
-            one.sink.respond(error)
+            one.sink.respond(without_frames(error))
         one.timer.cancel()
+        one.timer = None
 
     def release_all(self) -> None:
         """Metadata changed: resubmit all of them."""
@@ -101,6 +103,7 @@ class EarlyRequests:
                 if not waiting:
                     del self._waiting[index]
                 break
+        one.timer = None  # it has the request as an argument: a cycle
         one.sink.respond(one.error)
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, Generic
 
-from millstream.model.errors import BatchTooLarge, OperatingError
+from millstream.model.errors import BatchTooLarge, OperatingError, without_frames
 from millstream.model.ids import NO_OFFSET, LeaderEpoch, Offset
 from millstream.model.invariant import invariant
 from millstream.shards.context import ShardContext, Timestamps
@@ -112,7 +112,7 @@ class LedShard(Generic[Machine]):
         try:
             call(self.machine, caller, request, now_ms=time.now_ms, wall_ms=time.wall_ms)
         except OperatingError as error:
-            self._context.refuse(caller.token, error)
+            self._context.refuse(caller.token, without_frames(error))
         finally:
             self.drain_effects(time)
 
@@ -200,7 +200,7 @@ class LedShard(Generic[Machine]):
         try:
             return self.log.append_now(batch)
         except OperatingError as error:
-            return error
+            return without_frames(error)
 
     def _finish(self, writes: Sequence[Write], result: AppendResult, time: Timestamps) -> None:
         if self.phase is _DROPPED:  # meanwhile, and the machine with it

@@ -33,6 +33,7 @@ from millstream.model.errors import (
     InvalidRecords,
     InvalidTimestamp,
     OperatingError,
+    without_frames,
 )
 from millstream.model.ids import NO_TIMESTAMP
 from millstream.model.limits import BATCH_BYTES_MAX
@@ -100,7 +101,7 @@ def check(
     try:
         prepared = prepare(buffer, config, now_ms=now_ms, origin=origin)
     except OperatingError as error:
-        return CheckedRecords(buffer, config, now_ms, None, error)
+        return CheckedRecords(buffer, config, now_ms, None, without_frames(error))
     return CheckedRecords(buffer, config, now_ms, prepared, None)
 
 

@@ -7,7 +7,12 @@ import textwrap
 import pytest
 
 from millstream.model.invariant import InvariantViolated
-from millstream.runtime.fatal import EXIT_INVARIANT_VIOLATED, is_violation
+from millstream.runtime.fatal import (
+    EXIT_INVARIANT_VIOLATED,
+    EXIT_OUT_OF_MEMORY,
+    is_fatal,
+    is_violation,
+)
 
 PROLOGUE = """
 import asyncio, threading
@@ -108,6 +113,21 @@ def test_a_broken_invariant_ends_the_process(place: str) -> None:
     assert "survived" not in done.stdout
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_no_memory_ends_the_process(place: str) -> None:
+    """With one line, wherever it was noticed: nothing that comes next would work."""
+    prologue = PROLOGUE.replace(
+        'invariant(False, "I-99 planted", where="here")', "raise MemoryError"
+    )
+    program = prologue + textwrap.dedent(PLACES[place])
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == EXIT_OUT_OF_MEMORY, done.stderr
+    assert done.stderr == "out of memory; the process ends\n"
+    assert "survived" not in done.stdout
+
+
 def test_an_ordinary_error_of_a_task_is_still_reported_by_asyncio() -> None:
     program = PROLOGUE + textwrap.dedent("""
         async def fails():
@@ -131,3 +151,6 @@ def test_a_violation_is_found_inside_groups() -> None:
     assert is_violation(BaseExceptionGroup("outer", [inner]))
     assert not is_violation(ExceptionGroup("outer", [ValueError()]))
     assert not is_violation(None)
+    assert is_fatal(ExceptionGroup("outer", [MemoryError()]))
+    assert not is_violation(MemoryError())
+    assert not is_fatal(ValueError())

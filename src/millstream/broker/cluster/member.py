@@ -40,6 +40,7 @@ from millstream.observe.logs import get_logger
 from millstream.replication.partitions import Partitions
 from millstream.rpc.connections import Address, Connections
 from millstream.runtime.clock import Clock
+from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.randomness import Randomness
 from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
 from millstream.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
@@ -255,6 +256,7 @@ class ClusterMember:
         except OperatingError as error:
             self.give_up(error)
         except Exception as error:  # noqa: BLE001 - reported when the broker is stopped
+            end_if_fatal(error)
             log.error("cluster membership failed", error=error)
             self.give_up(MemberFault(f"{type(error).__name__}: {error}"))
 

@@ -18,6 +18,7 @@ from millstream.model.ids import Offset
 from millstream.observe.logs import get_logger
 from millstream.replication.partition import Partition
 from millstream.replication.readable import ReadableReplica
+from millstream.runtime.fatal import end_if_fatal
 
 log = get_logger("millstream.broker.fetch.delayed")
 
@@ -140,6 +141,7 @@ class DelayedFetch:
         try:
             self._answer(context, self._reader)
         except Exception as error:  # noqa: BLE001 - called by another client's request
+            end_if_fatal(error)
             log.error("delayed fetch failed", error=error)
             context.close(f"FETCH failed: {error!r}")
 

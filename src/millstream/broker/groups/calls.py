@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, without_frames
 from millstream.shards.effects import Caller
 from millstream.shards.errors import CoordinatorNotAvailable, RequestRefused
 from millstream.wire.errors import ErrorCode
@@ -101,7 +101,7 @@ class GroupCall:
         try:
             method(caller_of(self._context, self), self._request)
         except OperatingError as error:
-            self.respond(error)
+            self.respond(without_frames(error))
 
     def respond(self, response: Any) -> None:
         """Send it, unless the client is gone; if that fails the connection is closed."""
@@ -134,10 +134,6 @@ class _AwaitedResponse:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def respond(self, response: Any) -> None:
-        if isinstance(response, OperatingError):
-            # Its frames reference the caller: without this nothing of the call is freed before the
-            # garbage collector runs, which stops the broker for seconds after many refusals.
-            response.__traceback__ = None
         if not self.future.done():
             self.future.set_result(response)
 
@@ -148,5 +144,5 @@ def response_of(method: RequestMethod, context: Context, request: Any) -> "async
     try:
         method(caller_of(context, sink), request)
     except OperatingError as error:
-        sink.respond(error)
+        sink.respond(without_frames(error))
     return sink.future

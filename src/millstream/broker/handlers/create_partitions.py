@@ -19,7 +19,7 @@ from millstream.broker.requests.error_codes import code_of, text_of
 from millstream.broker.requests.topic_changes import within
 from millstream.controller.errors import TooManyPartitions
 from millstream.controller.topics import MorePartitions
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, without_frames
 from millstream.model.ids import BrokerId
 from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_on_loop
 from millstream.wire.errors import ErrorCode
@@ -42,7 +42,7 @@ async def handle(context: Context, request: CreatePartitionsRequest) -> CreatePa
     except TimeoutError:
         return failed(request, ErrorCode.REQUEST_TIMED_OUT, context.version)
     except TooManyPartitions as error:  # of the whole request, so that each topic gets it
-        outcomes = [error] * len(wanted)
+        outcomes = [without_frames(error)] * len(wanted)
     return await run_on_loop(_answer_steps(wanted, outcomes))
 
 

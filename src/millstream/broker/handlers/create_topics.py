@@ -24,7 +24,7 @@ from millstream.broker.requests.topic_changes import topic_defaults, within
 from millstream.controller.errors import TooManyPartitions
 from millstream.controller.image import TopicImage
 from millstream.controller.topics import NewTopic
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, without_frames
 from millstream.model.ids import BrokerId
 from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_on_loop
 from millstream.wire.errors import ErrorCode
@@ -54,7 +54,7 @@ async def handle(context: Context, request: CreateTopicsRequest) -> CreateTopics
     except TimeoutError:
         return failed(request, ErrorCode.REQUEST_TIMED_OUT, context.version)
     except TooManyPartitions as error:  # of the whole request, so that each topic gets it
-        outcomes = [error] * len(wanted)
+        outcomes = [without_frames(error)] * len(wanted)
     has_configs = context.version >= _FIRST_WITH_CONFIGS
     builder = _ResponseBuilder(services, has_configs=has_configs)
     return await run_on_loop(builder.steps(wanted, outcomes))

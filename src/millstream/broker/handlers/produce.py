@@ -38,7 +38,12 @@ from millstream.broker.requests.advertised_brokers import leader_hint
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of, text_of
 from millstream.controller.topics import INTERNAL_TOPICS
-from millstream.model.errors import BatchTooLarge, InvalidTransactionState, OperatingError
+from millstream.model.errors import (
+    BatchTooLarge,
+    InvalidTransactionState,
+    OperatingError,
+    without_frames,
+)
 from millstream.model.ids import TopicId
 from millstream.model.limits import KIB, MIB
 from millstream.replication.errors import ReplicationTimedOut
@@ -245,7 +250,8 @@ class _Produce:
         try:
             check_first_offset(records)
         except OperatingError as error:
-            self._fail_append(one, leader, AppendOutcome(log_start=leader.log_start, error=error))
+            outcome = AppendOutcome(log_start=leader.log_start, error=without_frames(error))
+            self._fail_append(one, leader, outcome)
             return
         number = self._append_count
         self._append_count += 1

@@ -20,6 +20,7 @@ from millstream.model.limits import BUFFERED_REQUEST_BYTES_MAX, KIB
 from millstream.observe.api_counters import ApiCounters
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
+from millstream.runtime.fatal import end_if_fatal
 
 log = get_logger("millstream.broker.net.exchange")
 
@@ -170,6 +171,7 @@ class Exchange:
             try:
                 work()
             except Exception as error:  # noqa: BLE001 - the answers of others must be sent
+                end_if_fatal(error)
                 log.error("work at the end of an event-loop iteration failed", error=error)
 
     def _run_iteration(self) -> None:
@@ -281,6 +283,7 @@ class Exchange:
         )
 
     def _abort_failed(self, peer: ClientPeer, error: Exception) -> None:
+        end_if_fatal(error)
         log.error("connection failed", client=peer.client_host, error=error)
         peer.abort(f"failed: {error!r}", Cause.FAILURE)
 

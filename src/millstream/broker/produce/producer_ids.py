@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, without_frames
 from millstream.model.ids import ProducerId
 from millstream.model.invariant import invariant
 
@@ -100,7 +100,7 @@ class ProducerIds:
                 if not self._waiting:
                     return
         except OperatingError as error:
-            self._fail_waiting(error)
+            self._fail_waiting(without_frames(error))
         except BaseException:
             # Cancelled, or a fault that the task group reports: no client may wait forever.
             self._fail_waiting(NoProducerIds("no producer ids are available"))

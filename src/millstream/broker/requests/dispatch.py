@@ -26,8 +26,9 @@ from millstream.broker.requests.error_codes import code_of
 from millstream.broker.requests.registry import SERVED, Handler
 from millstream.broker.requests.response_collector import CollectingPeer
 from millstream.broker.requests.services import Services
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, without_frames
 from millstream.observe.logs import get_logger
+from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.scheduler import (
     Computation,
     CooperativeScheduler,
@@ -208,6 +209,7 @@ class Dispatch:
     def _close_malformed(self, context: Context, error: MalformedFrame) -> None:
         version = context.version
         context.peer.close(f"malformed {_name_of(context)} request of version {version}: {error}")
+        without_frames(error)
 
     def _load(self, api_key: int) -> Handler | None:
         if api_key not in SERVED:
@@ -233,6 +235,7 @@ class Dispatch:
         try:
             self.answer(context, handler.failed(request, code, context.version))
         except Exception as second:  # noqa: BLE001 - no answer is possible any more
+            end_if_fatal(second)
             self._give_up(context, error, second)
 
     async def refuse(
@@ -252,6 +255,7 @@ class Dispatch:
             else:
                 self.answer(context, make())
         except Exception as second:  # noqa: BLE001 - as above
+            end_if_fatal(second)
             self._give_up(context, error, second)
 
     def _code_of(self, context: Context, error: Exception) -> ErrorCode | None:
@@ -267,6 +271,7 @@ class Dispatch:
             log.warning("request refused", api=name, error=error)
         if code is ErrorCode.NOT_CONTROLLER and isinstance(context.peer, CollectingPeer):
             context.peer.note_not_controller()
+        without_frames(error)  # it may be in what they keep: the request would outlive its answer
         return code
 
     def _give_up(self, context: Context, error: Exception, second: Exception) -> None:

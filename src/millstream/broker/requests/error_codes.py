@@ -15,6 +15,7 @@ from millstream.model import errors
 from millstream.model.config import errors as configs
 from millstream.replication import errors as leading
 from millstream.runtime.background import BackgroundFullError
+from millstream.runtime.fatal import end_if_fatal
 from millstream.shards import errors as shards
 from millstream.storage.moves.queue import LogDirectoryNotFound, PartitionNameTooLong
 from millstream.storage.producers.machine import StaleCoordinatorEpoch
@@ -112,6 +113,7 @@ def code_of(error: BaseException) -> ErrorCode:
         code = CODES.get(kind)
         if code is not None:
             return code
+    end_if_fatal(error)
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from millstream.model.errors import without_frames
 from millstream.model.invariant import InvariantViolated
 from millstream.observe.logs import get_logger
 
@@ -46,3 +47,4 @@ class TaskScope:
         error = task.exception()
         if error is not None and not isinstance(error, InvariantViolated):
             log.error("task failed", task=task.get_name(), error=error)
+            without_frames(error)  # the task has it, and its frames have the request

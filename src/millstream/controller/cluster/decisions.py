@@ -21,6 +21,7 @@ from millstream.controller.cluster.tally import Tally
 from millstream.controller.image import ClusterImage, ImageChange
 from millstream.model.invariant import invariant
 from millstream.observe.logs import get_logger
+from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.scheduler import StepGenerator, run_on_loop
 
 log = get_logger("millstream.controller.decisions")
@@ -144,6 +145,7 @@ class Decisions:
             if isinstance(decided, GeneratorType):
                 decided = await run_on_loop(decided)
         except Exception as error:
+            end_if_fatal(error)
             raise _Refused(error) from error  # nothing was changed: raised to the caller
         plan = cast("Plan[Any]", decided)
         before = self.image

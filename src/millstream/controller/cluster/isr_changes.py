@@ -24,6 +24,7 @@ from millstream.model.errors import (
     OperatingError,
     UnknownPartition,
     UnknownTopicId,
+    without_frames,
 )
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
 from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
@@ -70,7 +71,7 @@ def plan_isr_changes_steps(
             _check_based_on(topic, partition, change, broker_id)
             _check_members(image, topic, partition, change)
         except OperatingError as error:
-            results.append(error)
+            results.append(without_frames(error))
             continue
         isr = tuple([member for member, _ in change.isr])
         after, isr = completed(partition, isr)

@@ -23,7 +23,7 @@ from millstream.controller.cluster.isr_changes import check_broker_epoch
 from millstream.controller.cluster.plans import Plan, Policy
 from millstream.controller.cluster.port import ElectionKind
 from millstream.controller.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
-from millstream.model.errors import OperatingError, UnknownPartition
+from millstream.model.errors import OperatingError, UnknownPartition, without_frames
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
 from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
 
@@ -77,9 +77,9 @@ def plan_elections_steps(
             results.errors[name] = None
         except ElectionNotNeeded as error:
             if partitions is not None:
-                results.errors[name] = error
+                results.errors[name] = without_frames(error)
         except OperatingError as error:
-            results.errors[name] = error
+            results.errors[name] = without_frames(error)
         if pace.is_due():
             yield None
     return (yield from draft.plan_steps(results))

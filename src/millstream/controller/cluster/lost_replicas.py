@@ -24,7 +24,7 @@ from millstream.controller.cluster.isr_changes import check_broker_epoch, find_b
 from millstream.controller.cluster.plans import Plan, Policy
 from millstream.controller.cluster.port import LostReplica
 from millstream.controller.image import ClusterImage, PartitionImage
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, without_frames
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
 from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
 
@@ -76,7 +76,7 @@ def plan_lost_replicas_steps(
             if broker_id not in partition.replicas:
                 raise NoReplicaThere(TopicPartition(topic.name, partition.index), broker_id)
         except OperatingError as error:
-            errors.append(error)
+            errors.append(without_frames(error))
             continue
         errors.append(None)
         if broker_id in partition.lost:

@@ -29,7 +29,7 @@ from millstream.controller.errors import (
 )
 from millstream.controller.image import ClusterImage, PartitionImage, TopicImage
 from millstream.controller.topics import check_assignment
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, without_frames
 from millstream.model.ids import BrokerId, TopicPartition
 from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
 
@@ -64,7 +64,7 @@ def plan_reassignments_steps(
             work.put(topic, partition, after, results)
             results.errors[name] = None
         except OperatingError as error:
-            results.errors[name] = error
+            results.errors[name] = without_frames(error)
         if pace.is_due():
             yield None
     return (yield from work.draft.plan_steps(results))

@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from millstream.controller.image import ClusterImage, ImageChange
 from millstream.controller.store import NO_CHANGES, FileChanges, MetadataStore
 from millstream.runtime.background import run_in_background
+from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
 
 T = TypeVar("T")
@@ -93,6 +94,7 @@ class ChangeQueue:
             try:
                 result = await waiting.work()
             except Exception as error:  # noqa: BLE001 - raised to the caller
+                end_if_fatal(error)
                 _answer(waiting.future, error=error)
             else:
                 _answer(waiting.future, result=result)

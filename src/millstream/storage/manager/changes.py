@@ -21,6 +21,7 @@ from millstream.model.errors import (
     StorageFailed,
     TooManyOpenFiles,
     UnknownPartition,
+    without_frames,
 )
 from millstream.model.ids import Offset, TopicId, TopicPartition
 from millstream.model.limits import LOGS_PER_SYNC_MAX
@@ -215,7 +216,7 @@ class LogRegistry:
                     try:
                         logs.append(self.get(one))
                     except OperatingError as error:
-                        failures[one] = error
+                        failures[one] = without_frames(error)
                         continue
                     del self._logs[one]
                     logs[-1].release()
@@ -241,7 +242,7 @@ class LogRegistry:
             failure = directory.failed(error)
             return dict.fromkeys(renames, failure)
         except StorageFailed as failure:
-            return dict.fromkeys(renames, failure)
+            return dict.fromkeys(renames, without_frames(failure))
         for partition, (_, deleted_path) in renames.items():
             del self._partition_paths[partition]
             self._deleted_paths.append((directory, deleted_path))
@@ -309,7 +310,7 @@ class LogRegistry:
                         )
                     wanted[log] = offset
                 except OperatingError as error:
-                    outcomes[partition] = error
+                    outcomes[partition] = without_frames(error)
             if len(before) > LOGS_PER_TURN:
                 yield None
         while wanted:
@@ -340,7 +341,7 @@ class LogRegistry:
                     make_current_check(list(starts)),
                 )
             except OperatingError as error:
-                outcomes.update(dict.fromkeys(offsets, error))
+                outcomes.update(dict.fromkeys(offsets, without_frames(error)))
                 continue
             for part in chunked(list(starts.items()), LOGS_PER_TURN):
                 for log, offset in part:
@@ -360,7 +361,7 @@ class LogRegistry:
         except OSError as error:
             return log.failed(error)
         except OperatingError as error:
-            return error
+            return without_frames(error)
         return start
 
     # -- shared with the rest of the manager -----------------------------------------------
