@@ -16,6 +16,7 @@ import pytest
 from kits.process.broker_process import BrokerProcess, broker_process
 from kits.process.waiting_for import until
 from kits.process.wire_client import WireClient, build_batch, produce_request
+from millstream.broker.net.admission import ADMINISTRATORS_MAX
 from millstream.kernels.compression import Codec
 from millstream.testing.record_batches import BatchSpec
 from millstream.wire.api_keys import ApiKey
@@ -401,36 +402,47 @@ def test_a_flood_of_pipelined_requests_leaves_others_served(broker: BrokerProces
         assert sent > 0
 
 
+def is_served(broker: BrokerProcess) -> bool:
+    with broker.client() as client:
+        try:
+            return bool(client.send(MetadataRequest(topics=[]), 9).brokers)
+        except (EOFError, ConnectionError):
+            return False
+
+
 def test_connections_beyond_the_limit_per_address_are_closed(tmp_path: Path) -> None:
     with broker_process(tmp_path, {"max.connections.per.ip": "5"}) as small:
         held = [small.client() for _ in range(5)]
-        for one in held:
+        administrators = [small.client() for _ in range(ADMINISTRATORS_MAX)]
+        for one in [*held, *administrators]:
             one.send(MetadataRequest(topics=[]), 9)
-        with small.client() as sixth:
-            assert sixth.is_closed_by_peer()
+        with small.client() as idle, small.client() as another:
+            another.write(MetadataRequest(topics=[]), 9)
+            assert another.is_closed_by_peer()
+            assert idle.is_closed_by_peer()
         held.pop().socket.close()
-
-        def fits() -> bool:
-            with small.client() as another:
-                try:
-                    return bool(another.send(MetadataRequest(topics=[]), 9).brokers)
-                except (EOFError, ConnectionError):
-                    return False
-
-        until(fits, "a connection is let in again")
+        until(lambda: is_served(small), "a connection is let in again")
+        for one in administrators:
+            one.socket.close()
         for one in held:
             one.socket.close()
 
 
-def test_beyond_the_limit_of_all_connections_others_wait_until_one_ends(tmp_path: Path) -> None:
+def test_beyond_the_limit_of_all_connections_others_are_closed_until_one_ends(
+    tmp_path: Path,
+) -> None:
     with broker_process(tmp_path, {"max.connections": "3"}) as small:
-        held = [small.client() for _ in range(3)]
+        held = [small.client() for _ in range(3 + ADMINISTRATORS_MAX)]
         for one in held:
-            one.send(MetadataRequest(topics=[]), 9)
+            assert one.send(MetadataRequest(topics=[]), 9).brokers
+        with small.client() as another:
+            another.write(MetadataRequest(topics=[]), 9)
+            assert another.is_closed_by_peer()
+        held.pop(0).socket.close()
+        until(lambda: is_served(small), "a connection is let in again")
         with small.client() as waiting:
-            waiting.write(MetadataRequest(topics=[]), 9)
-            held.pop().socket.close()
-            assert waiting.read(ApiKey.METADATA, 9).brokers
+            held.pop(0).socket.close()
+            assert waiting.send(MetadataRequest(topics=[]), 9).brokers, "there is room by then"
         for one in held:
             one.socket.close()
 

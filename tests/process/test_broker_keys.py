@@ -4,7 +4,6 @@ The defaults of topics are not here: `test_topic_keys_*.py` turn them together w
 """
 
 import gc
-import select
 import socket
 import threading
 import time
@@ -24,6 +23,7 @@ from kits.broker.topic_keys_kit import (
 )
 from kits.process.waiting_for import until
 from kits.process.wire_client import WireClient, build_batch
+from millstream.broker.net.admission import ADMINISTRATORS_MAX
 from millstream.model.config.broker_keys import BROKER_KEYS
 from millstream.model.config.definition import Mode
 from millstream.model.config.resources import ResourceType
@@ -46,6 +46,7 @@ from millstream.wire.messages.describe_configs import (
 from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from millstream.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
+from millstream.wire.messages.metadata import MetadataRequest
 
 ALL, ME = "", "1"
 """Names of the resources: the defaults of all brokers, and this broker's own settings."""
@@ -79,10 +80,10 @@ def turned(bench: Bench, name: str, key: str, value: str) -> Iterator[None]:
 
 def is_served(client: WireClient) -> bool:
     try:
-        answer = client.send(ApiVersionsRequest(), 0)
+        answer = client.send(MetadataRequest(topics=[]), 9)
     except (EOFError, ConnectionError):
         return False
-    return bool(answer.error_code == 0)
+    return bool(answer.brokers)
 
 
 def let_in(bench: Bench, wanted: int, address: str = "127.0.0.1") -> int:
@@ -103,48 +104,31 @@ def let_in(bench: Bench, wanted: int, address: str = "127.0.0.1") -> int:
         return sum(is_served(client) for client in clients)
 
 
-def has_answer(client: WireClient, *, within_s: float) -> bool:
-    return bool(select.select([client.socket], [], [], within_s)[0])
-
-
 @effect_of("max.connections")
-def test_connections_above_the_limit_wait(bench: Bench, name: str) -> None:
-    """As in Kafka: until another ends, or there may be more."""
-    with ExitStack() as stack:
-
-        def connected() -> WireClient:
-            client = stack.enter_context(WireClient(bench.broker.bootstrap_servers))
-            client.write(ApiVersionsRequest(), 0)
-            return client
-
-        with turned(bench, name, "max.connections", "3"):
-            first, second = connected(), connected()  # besides the bench's own
-            assert has_answer(first, within_s=5)
-            assert has_answer(second, within_s=5)
-            third = connected()
-            assert not has_answer(third, within_s=0.2)
-            first.socket.close()
-            assert has_answer(third, within_s=5)
-            fourth = connected()
-            assert not has_answer(fourth, within_s=0.2)
-        assert has_answer(fourth, within_s=5)
+def test_connections_above_the_limit_are_closed(bench: Bench, name: str) -> None:
+    """Until another ends, or there may be more; a few of this machine are served nevertheless."""
+    with turned(bench, name, "max.connections", "3"):
+        until(lambda: let_in(bench, 6) == 2 + ADMINISTRATORS_MAX, "besides the bench's own")
+    until(lambda: let_in(bench, 6) == 6, "no limit any more")
 
 
 @effect_of("max.connections.per.ip")
 def test_connections_of_one_address_above_the_limit_are_closed(bench: Bench, name: str) -> None:
-    assert let_in(bench, 5) == 5
+    assert let_in(bench, 6) == 6
+    few = ADMINISTRATORS_MAX
     with turned(bench, name, "max.connections.per.ip", "3"):
-        until(lambda: let_in(bench, 5) == 2, "two more than the bench's own")
-        until(lambda: let_in(bench, 5, address="127.0.0.2") == 3, "another address has its own")
-    assert let_in(bench, 5) == 5
+        until(lambda: let_in(bench, 6) == 2 + few, "two more than the bench's own")
+        until(lambda: let_in(bench, 6, "127.0.0.2") == 3 + few, "another address has its own")
+    assert let_in(bench, 6) == 6
 
 
 @effect_of("max.connections.per.ip.overrides")
 def test_an_address_can_have_a_limit_of_its_own(bench: Bench, name: str) -> None:
     key = "max.connections.per.ip.overrides"
     with turned(bench, name, key, "127.0.0.2:1,127.0.0.3:2"):
-        until(lambda: let_in(bench, 4, address="127.0.0.2") == 1, "one of the first address")
-        until(lambda: let_in(bench, 4, address="127.0.0.3") == 2, "two of the other")
+        few = ADMINISTRATORS_MAX
+        until(lambda: let_in(bench, 5, "127.0.0.2") == 1 + few, "one of the first address")
+        until(lambda: let_in(bench, 5, "127.0.0.3") == 2 + few, "two of the other")
         assert let_in(bench, 4) == 4
     until(lambda: let_in(bench, 4, address="127.0.0.2") == 4, "no limit any more")
 

@@ -7,9 +7,12 @@ from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
+Octets = bytes
+"""For annotations beside a method that is called `bytes`."""
+
 
 class Randomness(Protocol):
-    """A source of random decisions; not for secrets."""
+    """A source of random decisions; only `secret` is for what must not be guessed."""
 
     def between(self, low: float, high: float) -> float:
         """A number in [low, high]; the jitter of timeouts."""
@@ -25,6 +28,9 @@ class Randomness(Protocol):
 
     def bytes(self, size: int) -> bytes:
         """`size` random bytes; for ids that must not collide."""
+
+    def secret(self, size: int) -> Octets:
+        """`size` bytes that cannot be guessed, whatever else of this source is known."""
 
 
 class SeededRandomness:
@@ -51,6 +57,10 @@ class SeededRandomness:
     def bytes(self, size: int) -> bytes:
         return self._source.randbytes(size)
 
+    def secret(self, size: int) -> Octets:
+        """Of a seeded run: it can be replayed, so nothing in it is secret."""
+        return self._source.randbytes(size)
+
     def fork(self, name: str) -> "SeededRandomness":
         """A stream of its own for one component.
 
@@ -61,6 +71,17 @@ class SeededRandomness:
         return SeededRandomness(f"{seed}/{name}")
 
 
+class SystemRandomness(SeededRandomness):
+    """The real source. Its ids are seen by clients, who could compute the rest of the stream from
+    enough of them; so secrets come from the system.
+    """
+
+    __slots__ = ()
+
+    def secret(self, size: int) -> Octets:
+        return os.urandom(size)
+
+
 def system_randomness() -> SeededRandomness:
     """The real source: a seed of its own for every process."""
-    return SeededRandomness(os.urandom(32))
+    return SystemRandomness(os.urandom(32))

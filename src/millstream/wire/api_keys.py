@@ -106,9 +106,11 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
     PULL_METADATA = 31_000
     """Ours; see `OWN_KEYS`."""
+    AUTHENTICATE_BROKER = 31_001
+    """Ours, too."""
 
 
-OWN_KEYS: Final = frozenset({ApiKey.PULL_METADATA})
+OWN_KEYS: Final = frozenset({ApiKey.PULL_METADATA, ApiKey.AUTHENTICATE_BROKER})
 """APIs between our own brokers that Kafka does not have, with numbers that it will not use for
 long. ApiVersions advertises them with the others. Clients ignore keys they do not know: Java keeps
 them separately, librdkafka never looks them up, franz-go drops those beyond its own."""
@@ -205,4 +207,5 @@ APIS: Final[dict[ApiKey, Api]] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: Api(range(1), 0),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: Api(range(1), 0),
     ApiKey.PULL_METADATA: Api(range(1), 0),
+    ApiKey.AUTHENTICATE_BROKER: Api(range(1), 0),
 }

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from kits.storage.log_stories import batch_of
 from millstream.broker.fetch.sessions import FetchSessions
+from millstream.broker.requests.broker_proof import Challenge
 from millstream.broker.requests.context import AnswerPart, RequestFacts
 from millstream.broker.requests.dispatch import Dispatch
 from millstream.broker.requests.services import Services
@@ -180,6 +181,9 @@ class NotedPeer:
     local_host: str = "127.0.0.1"
     connection_id: int = 1
     is_open: bool = True
+    is_admitted: bool = True
+    proven_broker: BrokerId | None = None
+    challenge: Challenge | None = None
     answers: dict[int, list[AnswerPart]] = field(default_factory=dict)
     nothing: list[int] = field(default_factory=list)
     closed: str = ""
@@ -194,6 +198,13 @@ class NotedPeer:
     def close(self, reason: str) -> None:
         self.closed = self.closed or reason
         self.is_open = False
+
+    def prove(self, broker_id: BrokerId) -> None:
+        self.proven_broker = broker_id
+
+    def admit(self, api_key: int) -> bool:
+        del api_key
+        return True
 
     def mute(self, size_bytes: int) -> None:
         """Nothing comes from it by itself."""

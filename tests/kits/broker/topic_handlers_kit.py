@@ -41,8 +41,9 @@ INSIDE, OUTSIDE = "PLAINTEXT", "OUTSIDE"
 class _Peer:
     """A connection that came on one listener."""
 
-    def __init__(self, listener: str) -> None:
+    def __init__(self, listener: str, proven_broker: BrokerId | None = None) -> None:
         self.listener = listener
+        self.proven_broker = proven_broker
         self.client_host = "127.0.0.1"
         self.local_host = "127.0.0.1"
         self.connection_id = 1
@@ -59,6 +60,8 @@ class Desk:
         disk: SimDisk | None = None,
         listeners: Mapping[str, LeadershipListener] | None = None,
     ) -> None:
+        self.proven_broker: BrokerId | None = None
+        """That the sender of the next requests has proven to be."""
         self.disk = disk or SimDisk(directories=[ROOT, "/other"])
         clock, randomness, background = ManualClock(), SeededRandomness(4), InlineBackground()
         directories = [ROOT, "/other"]
@@ -157,7 +160,7 @@ class Desk:
             bytes_in=0,
         )
         assert version in versions_of(handler)
-        context = Context(self.services, cast("Any", _Peer(listener)), facts)
+        context = Context(self.services, cast("Any", _Peer(listener, self.proven_broker)), facts)
         received = type(request).decode(memoryview(request.encode(version)), version)
         answer = handler.handle(context, received)
         if inspect.isgenerator(answer):

@@ -41,7 +41,8 @@ from millstream.replication.isr_port import IsrAnswer, IsrProposal, IsrState
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
 from millstream.replication.throttle import UNLIMITED, ReplicaThrottle
-from millstream.rpc.connection import connect
+from millstream.rpc.addresses import host_port
+from millstream.rpc.connection import Connection, connect
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.scheduler import run_blocking
@@ -165,7 +166,10 @@ class ReplicaBroker:
     def _join_cluster(self) -> None:
         node, cluster, exchange = self.node, self._cluster, self.server.exchange
         self.connections = Connections(
-            node.network, RpcSettings(request_timeout_s=5.0, connect_timeout_s=1.0), node.randomness
+            node.network,
+            RpcSettings(request_timeout_s=5.0, connect_timeout_s=1.0),
+            node.randomness,
+            prepare=self._prove,
         )
         self.fetchers = ReplicaFetchers(
             FetcherDependencies(
@@ -194,6 +198,14 @@ class ReplicaBroker:
             fetchers=self.fetchers,
             iterations=exchange,
         )
+
+    async def _prove(self, connection: Connection) -> None:
+        """Without a coordination service there are no secrets: whoever connects is believed."""
+        for broker in self._cluster.brokers.values():
+            if broker.is_up and connection.address == host_port(broker.name, PORT):
+                for peer in broker.server._peers.values():
+                    if peer.client_host == self.name:
+                        peer.prove(self.broker_id)
 
     def _wake_readers(self) -> None:
         self.partitions.wake_readers()

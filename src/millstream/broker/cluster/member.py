@@ -10,10 +10,17 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
+from millstream.broker.cluster.authentication import AcceptedHere, Authenticator, Prover
+from millstream.broker.cluster.broker_secrets import BrokerSecrets
 from millstream.broker.cluster.controller_calls import ControllerCalls, ControllerSearch, GivenUp
 from millstream.broker.cluster.forwarding import Route
 from millstream.broker.cluster.isr_sender import IsrSender
-from millstream.broker.cluster.settings import ClusterSettings, PolicyMaker
+from millstream.broker.cluster.settings import (
+    ClusterSettings,
+    PolicyMaker,
+    addresses_for_brokers,
+    listener_for_brokers,
+)
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.requests.dispatch import Spawn
 from millstream.controller.cluster.active import ActiveController, Balance, ControllerSettings
@@ -36,7 +43,7 @@ from millstream.coordination.errors import CannotConnect
 from millstream.coordination.port import Coordination, Session, SessionState
 from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
-from millstream.observe.logs import get_logger
+from millstream.observe.logs import Repeated, get_logger
 from millstream.replication.partitions import Partitions
 from millstream.rpc.connections import Address, Connections
 from millstream.runtime.clock import Clock
@@ -96,6 +103,11 @@ class ClusterMember:
             randomness=dependencies.randomness,
             on_change=self._controller_changed,
         )
+        self._incarnation: Registered | None = None
+        """The newest, also after it ended: others may still know it."""
+        self._accepted = AcceptedHere(frozenset(), None)
+        self._secrets = BrokerSecrets(dependencies.broker_id, self._session, dependencies.spawn)
+        self.authenticator, self.prover = self._make_proofs()
         self._search = ControllerSearch(dependencies.broker_id)
         self.metadata_follower = MetadataFollower(
             dependencies.broker_id,
@@ -143,6 +155,24 @@ class ClusterMember:
         self.failure: OperatingError | None = None
         self.failed = asyncio.Event()
         """Set when the broker cannot remain a member; `failure` has the reason."""
+
+    def _make_proofs(self) -> tuple[Authenticator, Prover]:
+        """How others prove themselves to this broker, and it to them."""
+        dependencies = self._dependencies
+        authenticator = Authenticator(
+            self._secrets,
+            lambda: self._accepted,
+            lambda: self.cluster_id,
+            dependencies.randomness,
+        )
+        prover = Prover(
+            dependencies.broker_id,
+            lambda: self._incarnation,
+            dependencies.randomness,
+            Repeated(log, dependencies.clock, interval_s=60.0),
+            timeout_s=self._settings.connect_timeout_s,
+        )
+        return authenticator, prover
 
     # -- for handlers ----------------------------------------------------------------------
 
@@ -201,6 +231,8 @@ class ClusterMember:
         """Become a member, and stay one until `close`."""
         dependencies = self._dependencies
         self._listener = listener
+        only = listener_for_brokers(dependencies.configs)
+        self._accepted = AcceptedHere(addresses_for_brokers(registration.endpoints, only), only)
         self.last_epoch = registration.previous_epoch
         self._lifecycle = BrokerLifecycle(
             dependencies.coordination,
@@ -324,6 +356,7 @@ class ClusterMember:
 
     def registered(self, incarnation: Registered) -> None:
         self.last_epoch = incarnation.epoch
+        self._incarnation = incarnation
         self.cluster_id = incarnation.cluster_id
         self._registered.set()
         self._controller_changed()
@@ -371,6 +404,7 @@ class ClusterMember:
     def _apply_steps(self, change: ImageChange) -> StepGenerator[None]:
         partitions, image, epoch = self._dependencies.partitions(), self.image, self.broker_epoch
         self._search.add_brokers(image.brokers)
+        self._secrets.note_brokers(image.brokers)
         if not self._is_shown(image, epoch):
             self._not_shown(epoch)
             return

@@ -10,11 +10,16 @@ from millstream.controller.standalone.answers import StandaloneAdministration
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
 
 if TYPE_CHECKING:
+    from millstream.broker.requests.context import Peer
     from millstream.broker.requests.services import Services
     from millstream.controller.cluster.port import ClusterController, ElectionKind, Reassignment
     from millstream.controller.topics import NewTopic
     from millstream.model.errors import OperatingError
     from millstream.wire.errors import ErrorCode
+    from millstream.wire.messages.authenticate_broker import (
+        AuthenticateBrokerRequest,
+        AuthenticateBrokerResponse,
+    )
     from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
 
 
@@ -34,6 +39,11 @@ class Membership(Protocol):
 
     async def pull_metadata(self, request: "PullMetadataRequest") -> "PullMetadataResponse":
         """Metadata changes for another broker."""
+
+    async def authenticate(
+        self, peer: "Peer", request: "AuthenticateBrokerRequest"
+    ) -> "AuthenticateBrokerResponse":
+        """Let another broker prove itself; raises NotABroker, BrokerUnverifiable."""
 
     async def create_missing(self, wanted: "Sequence[NewTopic]") -> "dict[str, ErrorCode]":
         """Have the controller create topics that a client requests or needs.

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from millstream.broker.cluster.controller_calls import GivenUp
 from millstream.broker.cluster.member import ClusterMember
+from millstream.broker.requests.context import Peer
 from millstream.broker.requests.error_codes import code_of
 from millstream.controller.cluster.port import ClusterController
 from millstream.controller.image import ClusterImage, TopicImage
@@ -17,6 +18,10 @@ from millstream.controller.topics import MorePartitions, NewTopic, TopicDefaults
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, TopicId
 from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.authenticate_broker import (
+    AuthenticateBrokerRequest,
+    AuthenticateBrokerResponse,
+)
 from millstream.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -74,6 +79,11 @@ class ClusterMetadata:
 
     async def pull_metadata(self, request: PullMetadataRequest) -> PullMetadataResponse:
         return await self._member.pull_metadata(request)
+
+    async def authenticate(
+        self, peer: Peer, request: AuthenticateBrokerRequest
+    ) -> AuthenticateBrokerResponse:
+        return await self._member.authenticator.answer(peer, request)
 
     async def create_topics(
         self,

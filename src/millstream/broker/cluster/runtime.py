@@ -45,6 +45,7 @@ from millstream.replication.fetch_wire import FetchLimits
 from millstream.replication.fetchers import FetcherDependencies, ReplicaFetchers
 from millstream.replication.partitions import Partitions
 from millstream.replication.throttle import ReplicaThrottle
+from millstream.rpc.connection import Connection
 from millstream.rpc.connections import Connections
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.background import Background
@@ -114,6 +115,7 @@ class ClusterRuntime:
                 request_timeout_s=settings.request_timeout_s,
             ),
             dependencies.randomness,
+            prepare=self._prove,
         )
         self.member = ClusterMember(
             MemberDependencies(
@@ -143,6 +145,9 @@ class ClusterRuntime:
             broker_epoch=lambda: self.member.broker_epoch,
         )
         self.unclean_truncations = 0
+
+    async def _prove(self, connection: Connection) -> None:
+        await self.member.prover.prove(connection)
 
     def _make_forwarding(self) -> Forwarding:
         dependencies = self._dependencies

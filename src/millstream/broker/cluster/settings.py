@@ -1,13 +1,14 @@
 """The cluster settings of a broker, as values."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.net.listeners import ListenerAddress
 from millstream.controller.cluster.plans import Policy
-from millstream.controller.image import TopicImage
+from millstream.controller.image import Endpoint, TopicImage
 from millstream.model.config.errors import InvalidConfig
+from millstream.rpc.addresses import host_port
 
 _PROTOCOL: Final = "security.inter.broker.protocol"
 _SERVERS: Final = "zookeeper.connect"
@@ -126,4 +127,16 @@ def inter_broker_listener(
             return one.name
     raise InvalidConfig(
         f"{_LISTENER}: there is no listener {name}" if name else f"{_PROTOCOL}: no such listener"
+    )
+
+
+def listener_for_brokers(configs: BrokerConfigs) -> str | None:
+    """The only listener on which brokers are accepted as such; None: any."""
+    return configs.get_text(_LISTENER).upper() or None
+
+
+def addresses_for_brokers(endpoints: Sequence[Endpoint], only: str | None) -> frozenset[str]:
+    """The addresses at which other brokers connect to this one."""
+    return frozenset(
+        host_port(one.host, one.port) for one in endpoints if only in (None, one.listener)
     )

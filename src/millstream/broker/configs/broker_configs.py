@@ -28,6 +28,7 @@ from millstream.model.config.broker_keys import (
     FALLBACKS,
     NODE_ID,
     broker_key,
+    has_room_in,
 )
 from millstream.model.config.definition import ConfigKey, Mode, Value, split_list, text_of
 from millstream.model.config.errors import InvalidConfig, InvalidConfigRequest, InvalidValue
@@ -430,9 +431,11 @@ def _broker_values(sources: Sources) -> Values:
             if values[name] is None and value is not None:
                 values[name] = value * factor if isinstance(value, int) else value
     values[BROKER_ID] = values[NODE_ID]
-    if values["max.connections.per.ip"] == 0 and not values["max.connections.per.ip.overrides"]:
+    overrides = str(values["max.connections.per.ip.overrides"] or "")
+    if values["max.connections.per.ip"] == 0 and not has_room_in(overrides):
         raise InvalidConfig(
-            "max.connections.per.ip may be 0 only with max.connections.per.ip.overrides"
+            "max.connections.per.ip may be 0 only if max.connections.per.ip.overrides lets at least"
+            " one address connect"
         )
     check_coordinator_values(values)
     return values

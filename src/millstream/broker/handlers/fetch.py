@@ -11,11 +11,12 @@ is sent to one in its rack if the broker is rack aware (KIP-392) · v12 flexible
 epoch · v13 topic ids · v15 replica state · v16 leader hints (KIP-951) · v17-18 fields of KRaft's
 followers, read and not used.
 
-A follower's fetch (a replica id, with its broker epoch since version 15) reads up to the log end
-and waits for that, or for a log start above its own; its fetch offset shows what it has, which
-advances the high watermark. A broker that is no replica gets UNKNOWN_LEADER_EPOCH, or without an
-epoch NOT_LEADER_OR_FOLLOWER. One that is not in sync gets no records of throttled partitions while
-`leader.replication.throttled.rate` is exceeded (KIP-73).
+A follower's fetch (a replica id, with its broker epoch since version 15) is served only on a
+connection that has proven to be of that broker, else CLUSTER_AUTHORIZATION_FAILED. It reads up to
+the log end and waits for that, or for a log start above its own; its fetch offset shows what it
+has, which advances the high watermark. A broker that is no replica gets UNKNOWN_LEADER_EPOCH, or
+without an epoch NOT_LEADER_OR_FOLLOWER. One that is not in sync gets no records of throttled
+partitions while `leader.replication.throttled.rate` is exceeded (KIP-73).
 
 Where it differs from Kafka: a consumer without a rack reads from leaders only; an isolation level
 other than 0 and 1 is an INVALID_REQUEST, a negative byte limit counts as 0 (Kafka:
@@ -35,6 +36,7 @@ from millstream.broker.fetch.response import NO_HINTS, Hints, encode, encode_fra
 from millstream.broker.fetch.sessions import Found, RoundAnswer
 from millstream.broker.fetch.tail import SIZE_BYTES, TailFetch, leader_of
 from millstream.broker.requests.advertised_brokers import leader_hint
+from millstream.broker.requests.between_brokers import check_replica
 from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -54,6 +56,8 @@ def handle(context: Context, request: FetchParams) -> FetchResponse | None:
     services = context.services
     if request.isolation_level not in _ISOLATION_LEVELS:
         return failed(request, ErrorCode.INVALID_REQUEST, request.version)
+    if request.replica_id >= 0:
+        check_replica(context, request.replica_id)
     bytes_max = services.configs.get_int(FETCH_MAX_BYTES)
     leader = leader_of(context, request)
     if leader is not None and TailFetch(context, request, leader, answer_late, bytes_max).begin():

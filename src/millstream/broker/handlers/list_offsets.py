@@ -13,13 +13,17 @@ what depends on it with OFFSET_NOT_AVAILABLE (before version 5 LEADER_NOT_AVAILA
 v2 isolation level · v4 leader epochs · v5 OFFSET_NOT_AVAILABLE · v6 flexible · v10 timeout for
 tiered storage, which is not used.
 
-Where it differs from Kafka: a replica id that is neither -1 (a client's) nor one of this cluster's
-brokers is treated as a follower's.
+A replica id from 0 on is a follower's: CLUSTER_AUTHORIZATION_FAILED unless the connection has
+proven to be of that broker.
+
+Where it differs from Kafka: a negative replica id other than -1 (a client's) is treated as a
+follower's.
 Invariants: I-07, I-15.
 """
 
 from typing import Final
 
+from millstream.broker.requests.between_brokers import check_replica
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError
@@ -63,6 +67,7 @@ _NO_TIME: Final = TimestampMs(-1)
 
 def handle(context: Context, request: ListOffsetsRequest) -> StepGenerator[ListOffsetsResponse]:
     """Look up every partition's offset."""
+    check_replica(context, request.replica_id)
     lookup = _OffsetLookup(context, request)
     yield from lookup.steps()
     return lookup.response()

@@ -4,12 +4,14 @@ Behaviour: the end offset of an epoch in the leader's log, which is where two lo
 records a consumer has read, diverge (KIP-101, KIP-279, KIP-320). The answer has the largest epoch
 not above the requested one; for the newest epoch the end is the log end; epoch and offset are -1 if
 the epoch is above all. The client's leader epoch is checked first (FENCED_LEADER_EPOCH,
-UNKNOWN_LEADER_EPOCH). Only leaders answer. The replica id makes no difference, as in Kafka: offsets
-above the high watermark are returned to consumers too.
+UNKNOWN_LEADER_EPOCH). Only leaders answer. Offsets above the high
+watermark are returned to consumers too, as in Kafka; a replica id from 0 on is a follower's, and
+CLUSTER_AUTHORIZATION_FAILED unless the connection has proven to be of that broker.
 v3 replica id · v4 flexible.
 Invariants: I-10, I-15.
 """
 
+from millstream.broker.requests.between_brokers import check_replica
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError
@@ -29,6 +31,7 @@ def handle(
     context: Context, request: OffsetForLeaderEpochRequest
 ) -> StepGenerator[OffsetForLeaderEpochResponse]:
     """Look up every partition's epoch."""
+    check_replica(context, request.replica_id)
     pace = YieldCounter()
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:

@@ -8,7 +8,7 @@ write per partition, and only then the answers: one send per connection.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from millstream.broker.net.peer import CLOSED, Cause, ClientPeer
 from millstream.broker.requests.context import RequestFacts
@@ -21,6 +21,9 @@ from millstream.observe.api_counters import ApiCounters
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
 from millstream.runtime.fatal import end_if_fatal
+
+if TYPE_CHECKING:
+    from millstream.broker.net.admission import Admission
 
 log = get_logger("millstream.broker.net.exchange")
 
@@ -57,6 +60,8 @@ class ExchangeHooks:
     """Notifies the fetches that wait for what was written."""
     on_read_error: Callable[[OSError], None] = _nothing
     """Called with the error, which names the file, when records for an answer could not be read."""
+    admission: "Admission | None" = None
+    """Decides about connections beyond the limits; without it there are none."""
 
 
 class Exchange:
@@ -81,6 +86,7 @@ class Exchange:
         others; by default those of the table.
         """
         self.table = table
+        self.admission = hooks.admission
         self._apis = apis
         self.now_s = clock.monotonic_s()
         self.wall_ms = clock.wall_ms()

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Final
 from millstream.broker.requests.answer_parts import path_of, release, size_of
 from millstream.broker.requests.context import AnswerPart
 from millstream.kernels.connection import Connection
+from millstream.model.ids import BrokerId
 from millstream.model.limits import CLOSING_GRACE_S
 
 if TYPE_CHECKING:
     from millstream.broker.net.exchange import Exchange
+    from millstream.broker.requests.broker_proof import Challenge
 
 OPEN: Final = 0
 DRAINING: Final = 1
@@ -60,6 +62,12 @@ class ClientPeer(ABC):
         self.local_host = ""
         """The address of this broker that the client connected to."""
         self.connection_id = number
+        self.proven_broker: BrokerId | None = None
+        """The broker of this cluster that it has proven to be."""
+        self.challenge: Challenge | None = None
+        """That a broker has yet to answer."""
+        self.is_admitted = True
+        """False while it is beyond the limits of connections (`broker/net/admission.py`)."""
         self.last_active_s = exchange.now_s
         self.is_served = False
         """Whether its requests are being walked right now; a close must not free them."""
@@ -83,6 +91,15 @@ class ClientPeer(ABC):
     @property
     def is_open(self) -> bool:
         return self.state == OPEN
+
+    def prove(self, broker_id: BrokerId) -> None:
+        self.proven_broker = broker_id
+        if self._exchange.admission is not None and self.state != CLOSED:
+            self._exchange.admission.proven(self)
+
+    def admit(self, api_key: int) -> bool:
+        admission = self._exchange.admission
+        return admission is None or admission.admit(self, api_key)
 
     def send_answer(self, number: int, parts: Sequence[AnswerPart]) -> None:
         if self.state == CLOSED:

@@ -3,8 +3,10 @@
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from millstream.broker.net.admission import Admission
 from millstream.broker.net.exchange import Exchange, ExchangeHooks
 from millstream.broker.net.listeners import ListenerAddress
 from millstream.broker.net.peer import Cause, ClientPeer
@@ -70,6 +72,8 @@ class Server:
         self._background = background
         self._clock = clock
         self._table = table
+        self._repeated = Repeated(log, clock)
+        self._admission = Admission(limits, clock, self._repeated, metrics.connections.refused)
         self.exchange = Exchange(
             table,
             dispatch,
@@ -77,17 +81,14 @@ class Server:
             metrics.apis,
             self._on_peer_closed,
             call_soon=asyncio.get_running_loop().call_soon,
-            hooks=hooks,
+            hooks=replace(hooks, admission=self._admission),
             take_ready=table.take_ready if network is not None else self._take_ready,
         )
         self._shell: SocketShell | None = None
         self._listeners: list[Listener] = []
         self._peers: dict[int, ClientPeer] = {}
-        self._per_address: dict[str, int] = {}
         self._next_number = 0
         self._sweep_handle: asyncio.TimerHandle | None = None
-        self._is_full = False
-        self._repeated = Repeated(log, clock)
         self._emptied: asyncio.Event | None = None
 
     @property
@@ -116,7 +117,6 @@ class Server:
         for listener in self._listeners:
             if isinstance(listener, SocketListener):
                 listener.resume()
-        self.apply_connection_limit()
         self._sweep_handle = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def stop_accepting(self) -> None:
@@ -163,7 +163,7 @@ class Server:
 
     def _on_accepted(self, listener: str, sock: socket.socket, address: Any) -> None:
         host = address[0]
-        if self._shell is None or not self._is_within_address_limit(host):
+        if self._shell is None:
             sock.close()
             return
         size = self._limits.send_buffer_bytes
@@ -180,8 +180,6 @@ class Server:
     ) -> Callable[[TransportProtocol, asyncio.Transport], TransportPeer | None]:
         def make(_: TransportProtocol, transport: asyncio.Transport) -> TransportPeer | None:
             name = transport.get_extra_info("peername") or ("unknown",)
-            if not self._is_within_address_limit(name[0]):
-                return None
             facts = (listener, str(name[0]), self._number())
             peer = TransportPeer(transport, self.exchange, self._new_core(), facts)
             peer.local_host = str((transport.get_extra_info("sockname") or ("",))[0])
@@ -202,31 +200,17 @@ class Server:
         self._next_number += 1
         return self._next_number
 
-    def _is_within_address_limit(self, host: str) -> bool:
-        """Whether one more connection from that address is within its limit."""
-        if self._per_address.get(host, 0) < self._limits.per_address_max(host):
-            return True
-        self._metrics.connections.refused("address limit")
-        self._repeated.warning("address", "too many connections from one address", client=host)
-        return False
-
     def _add_peer(self, peer: ClientPeer) -> None:
         self._peers[peer.connection_id] = peer
-        self._per_address[peer.client_host] = self._per_address.get(peer.client_host, 0) + 1
         self._metrics.connections.opened()
-        self.apply_connection_limit()
+        self._admission.opened(peer)
 
     def _on_peer_closed(self, peer: ClientPeer) -> None:
         if self._peers.pop(peer.connection_id, None) is None:
             return
-        left = self._per_address[peer.client_host] - 1
-        if left:
-            self._per_address[peer.client_host] = left
-        else:
-            del self._per_address[peer.client_host]
+        self._admission.closed(peer)
         self._metrics.connections.closed(peer.close_cause)
         self._log_end(peer)
-        self.apply_connection_limit()
         if self._emptied is not None and not self._peers:
             self._emptied.set()
 
@@ -242,22 +226,8 @@ class Server:
             log.debug("connection closed", client=peer.client_host, reason=peer.close_reason)
 
     def apply_connection_limit(self) -> None:
-        """Accept or stop accepting, by the current limit of connections; it may have changed."""
-        is_full = len(self._peers) >= self._limits.connections_max
-        if is_full != self._is_full:
-            self._set_full(is_full=is_full)
-
-    def _set_full(self, *, is_full: bool) -> None:
-        """At the limit new connections wait in the kernel until one ends."""
-        self._is_full = is_full
-        if is_full:
-            self._repeated.warning("full", "connection limit reached", open=len(self._peers))
-        for listener in self._listeners:
-            if isinstance(listener, SocketListener):
-                if is_full:
-                    listener.pause()
-                else:
-                    listener.resume()
+        """The limits may have changed: let those in for whom there is room now."""
+        self._admission.sweep()
 
     def _on_accept_error(self, error: OSError) -> None:
         self._repeated.warning("shortage", "could not accept a connection", reason=error.strerror)
@@ -270,5 +240,6 @@ class Server:
         overdue = [one for one in self._peers.values() if one.is_overdue(now_s, idle_s=idle_s)]
         for peer in overdue:
             peer.abort("idle", Cause.IDLE)
+        self._admission.sweep()
         loop = asyncio.get_running_loop()
         self._sweep_handle = loop.call_later(SWEEP_INTERVAL_S, self._sweep)

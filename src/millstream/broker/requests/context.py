@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from millstream.storage.log.reader import ReadSlice
 
 if TYPE_CHECKING:
+    from millstream.broker.requests.broker_proof import Challenge
     from millstream.broker.requests.services import Services
+    from millstream.model.ids import BrokerId
 
 AnswerPart = bytes | bytearray | memoryview | ReadSlice
 """Bytes, or a range of a segment file that is read only when the socket can take it."""
@@ -31,6 +33,23 @@ class Peer(Protocol):
 
     @property
     def is_open(self) -> bool: ...
+
+    @property
+    def proven_broker(self) -> "BrokerId | None":
+        """The broker of this cluster that it has proven to be; None: any client."""
+
+    challenge: "Challenge | None"
+    """That a broker has yet to answer."""
+
+    def prove(self, broker_id: "BrokerId") -> None:
+        """It has proven to be that broker; it remains that as long as it is open."""
+
+    @property
+    def is_admitted(self) -> bool:
+        """False while it is beyond the limit of connections; then `admit` decides."""
+
+    def admit(self, api_key: int) -> bool:
+        """Whether a request of such a connection is served; otherwise it was closed."""
 
     def send_answer(self, number: int, parts: Sequence[AnswerPart]) -> None:
         """The whole response frame of request `number`; sent when all earlier ones are."""

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from millstream.broker.requests import registry
 from millstream.broker.requests.answer_parts import release, size_of
+from millstream.broker.requests.between_brokers import refusal
 from millstream.broker.requests.context import AnswerPart, Context, Peer, RequestFacts
 from millstream.broker.requests.error_codes import code_of
 from millstream.broker.requests.registry import SERVED, Handler
@@ -90,6 +91,8 @@ class Dispatch:
 
     def handle(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
         """Serve or forward one request; its answer follows now or later."""
+        if not peer.is_admitted and not peer.admit(facts.api_key):
+            return  # beyond the limit of connections; it is closed
         forward = self._forwarders.get(facts.api_key)
         if forward is not None:
             forward(peer, facts, body)
@@ -103,8 +106,9 @@ class Dispatch:
             peer.close(f"unknown api key {facts.api_key}")
             return
         context = Context(self._services(), peer, facts)
-        if facts.version not in handler.versions:
-            self._refuse_version(context)
+        is_for_others = handler.is_for_brokers and peer.proven_broker is None
+        if is_for_others or facts.version not in handler.versions:
+            self._refuse_undecoded(context, handler)
             return
         try:
             if len(body) <= SMALL_BODY_BYTES or self._scheduler is None:
@@ -216,6 +220,12 @@ class Dispatch:
             return None
         handler = self._handlers[api_key] = registry.load(ApiKey(api_key))
         return handler
+
+    def _refuse_undecoded(self, context: Context, handler: Handler) -> None:
+        if context.facts.version in handler.versions:
+            self._fail(context, handler, None, refusal(context))
+        else:
+            self._refuse_version(context)
 
     def _refuse_version(self, context: Context) -> None:
         """Only ApiVersions has an answer that a client of any version can read (KIP-511)."""

@@ -8,6 +8,7 @@ logged and answered as such, never guessed.
 from typing import Final
 
 from millstream.broker.produce import records as produced
+from millstream.broker.requests import between_brokers
 from millstream.controller import errors as controller
 from millstream.controller.cluster import errors as cluster
 from millstream.groups import errors as groups
@@ -64,6 +65,8 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     controller.NullConfigValue: ErrorCode.INVALID_CONFIG,
     controller.TooManyPartitions: ErrorCode.POLICY_VIOLATION,
     controller.TopicDeletionDisabled: ErrorCode.TOPIC_DELETION_DISABLED,
+    between_brokers.NotABroker: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    between_brokers.BrokerUnverifiable: ErrorCode.BROKER_NOT_AVAILABLE,
     cluster.NotController: ErrorCode.NOT_CONTROLLER,
     cluster.StaleBrokerEpoch: ErrorCode.STALE_BROKER_EPOCH,
     cluster.InvalidUpdateVersion: ErrorCode.INVALID_UPDATE_VERSION,

@@ -8,6 +8,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from millstream.broker.requests.between_brokers import BETWEEN_BROKERS
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 
@@ -69,6 +70,7 @@ SERVED: Final[Mapping[ApiKey, Served]] = {
     ApiKey.LIST_CONFIG_RESOURCES: _up_to("list_config_resources", 0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _up_to("describe_topic_partitions", 0, 0),
     ApiKey.PULL_METADATA: _up_to("pull_metadata", 0, 0),
+    ApiKey.AUTHENTICATE_BROKER: _up_to("authenticate_broker", 0, 0),
 }
 
 PRODUCE_ADVERTISED_FROM: Final = 0
@@ -82,6 +84,8 @@ class Handler(NamedTuple):
     handle: Callable[[Any, Any], Any]
     failed: Callable[[Any, ErrorCode, int], Any]
     versions: range
+    is_for_brokers: bool = False
+    """Whether it is served only on connections that have proven to be a broker's."""
 
 
 LOADED_LATER: Final = (
@@ -122,4 +126,4 @@ def load(key: ApiKey) -> Handler:
         name = "".join(map(str.capitalize, words)) + "Request"
         decode = getattr(messages, name).decode_served
 
-    return Handler(decode, module.handle, module.failed, served.versions)
+    return Handler(decode, module.handle, module.failed, served.versions, key in BETWEEN_BROKERS)

@@ -5,12 +5,16 @@ A request that was forwarded is served like any other; only its answer goes anot
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from millstream.broker.requests.context import AnswerPart
 from millstream.controller.cluster.errors import NotController
 from millstream.model.errors import OperatingError
+from millstream.model.ids import BrokerId
 from millstream.model.invariant import invariant
+
+if TYPE_CHECKING:
+    from millstream.broker.requests.broker_proof import Challenge
 
 _FRAME_SIZE_BYTES: Final = 4
 
@@ -23,12 +27,15 @@ class CollectingPeer:
     """Takes one answer; `response` has it without the size of its frame."""
 
     is_open = True
+    proven_broker = None
+    is_admitted = True
 
     def __init__(self, *, listener: str, client_host: str, local_host: str) -> None:
         self.listener = listener
         self.client_host = client_host
         self.local_host = local_host
         self.connection_id = 0
+        self.challenge: Challenge | None = None
         self.response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         """Raises NotController or RequestRefused."""
         self._is_deposed = False
@@ -51,6 +58,13 @@ class CollectingPeer:
 
     def close(self, reason: str) -> None:
         self._fail(RequestRefused(reason))
+
+    def prove(self, broker_id: BrokerId) -> None:
+        """No such request is forwarded."""
+
+    def admit(self, api_key: int) -> bool:
+        del api_key
+        return True
 
     def note_not_controller(self) -> None:
         """The answer that follows says so; it is discarded, and the forwarder tries again."""

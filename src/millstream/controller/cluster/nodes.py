@@ -39,6 +39,7 @@ BROKER_CONFIGS: Final = "/config/brokers"
 DELETIONS: Final = "/admin/delete_topics"
 PRODUCER_IDS: Final = "/latest_producer_id_block"
 KNOWN_BROKERS: Final = "/millstream/brokers"
+BROKER_SECRETS: Final = "/millstream/secrets"
 
 PERSISTENT: Final = (
     "/admin",
@@ -57,6 +58,7 @@ PERSISTENT: Final = (
     PRODUCER_IDS,
     "/millstream",
     KNOWN_BROKERS,
+    BROKER_SECRETS,
 )
 """Created empty at the first start, each after its parent."""
 
@@ -66,6 +68,13 @@ ALL_BROKERS: Final = "<default>"
 
 def broker_path(broker_id: BrokerId) -> str:
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_secret_path(broker_id: BrokerId) -> str:
+    """Of an ephemeral node, created by the same multi as the registration: the czxid of both is the
+    broker's epoch.
+    """
+    return f"{BROKER_SECRETS}/{broker_id}"
 
 
 def known_broker_path(broker_id: BrokerId) -> str:

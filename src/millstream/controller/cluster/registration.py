@@ -1,9 +1,11 @@
 """A broker's registration in the cluster: its session, its node, its broker epoch.
 
 The registration is an ephemeral node; its czxid is the broker's epoch, larger with every
-registration (I-17). When the session is lost other brokers may lead everything that this one led:
-it resigns at once, before anything else happens (I-18). Then it opens a new session and registers
-again with the epoch it had, which is evidence that nothing on its disk was lost in between.
+registration (I-17). With it goes a secret of this incarnation, by which the broker proves to others
+that it is the one that is registered (`broker/cluster/authentication.py`). When the session is lost
+other brokers may lead everything that this one led: it resigns at once, before anything else
+happens (I-18). Then it opens a new session and registers again with the epoch it had, which is
+evidence that nothing on its disk was lost in between.
 """
 
 import asyncio
@@ -32,6 +34,7 @@ from millstream.coordination.port import (
     NodeData,
     NodeKind,
     NodeStat,
+    Operation,
     Session,
     SessionState,
 )
@@ -39,7 +42,7 @@ from millstream.coordination.proofs import create_with_proof, multi_with_proof, 
 from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from millstream.model.invariant import invariant
-from millstream.observe.logs import get_logger
+from millstream.observe.logs import Secret, get_logger
 from millstream.rpc.backoff import Backoff
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
@@ -61,6 +64,12 @@ an unclean restart.
 EXPIRY_SHARE: Final = 1.5
 """How long a dead session's node may stay, in session timeouts: the service rounds expiry up to its
 next tick, and a timeout is at least two ticks."""
+
+
+SECRET_BYTES: Final = 32
+"""As many as HMAC-SHA256 uses."""
+
+NO_SECRET: Final = Secret("")
 
 
 class BrokerIdTaken(OperatingError):
@@ -106,6 +115,8 @@ class Registered(NamedTuple):
     session: Session
     epoch: BrokerEpoch
     cluster_id: str
+    secret: Secret = NO_SECRET
+    """Beside the registration; it is known to this broker and to those that can read the nodes."""
 
 
 class RegisteredBroker(Protocol):
@@ -246,7 +257,10 @@ class BrokerLifecycle:
         cluster_id = await agree_on_cluster_id(session, self._cluster_ids)
         self._cluster_ids = self._cluster_ids._replace(known=cluster_id)
         await check_known_epoch(session, self._registration.broker_id, self._cluster_ids)
-        stat = await register(session, self._effective_registration(), now_ms=self._clock.wall_ms())
+        secret = Secret(self._randomness.secret(SECRET_BYTES).hex())
+        stat = await register(
+            session, self._effective_registration(), secret, now_ms=self._clock.wall_ms()
+        )
         epoch, previous = BrokerEpoch(stat.czxid), self._registration.previous_epoch
         if epoch <= previous:
             raise CoordinationIsOlder(had=previous, has=epoch)
@@ -255,7 +269,7 @@ class BrokerLifecycle:
         self._remember((*self._registration.earlier_epochs, previous))
         self._registration = self._registration._replace(previous_epoch=epoch)
         self._cluster_ids = self._cluster_ids._replace(complete_since=None)
-        self.current = incarnation = Registered(session, epoch, cluster_id)
+        self.current = incarnation = Registered(session, epoch, cluster_id, secret)
         log.info("broker registered", broker=self._registration.broker_id, epoch=epoch)
         self._broker.registered(incarnation)
         await until(ended, self._serve_registration(incarnation))
@@ -350,30 +364,43 @@ async def check_known_epoch(session: Session, broker_id: BrokerId, ids: ClusterI
             raise LogsAreMissing(known=ids.complete_since, seen=known.epoch)
 
 
-async def register(session: Session, registration: Registration, *, now_ms: int) -> NodeStat:
-    """Create the registration; raises BrokerIdTaken, SessionLost.
+async def register(
+    session: Session, registration: Registration, secret: Secret, *, now_ms: int
+) -> NodeStat:
+    """Create the registration and its secret; raises BrokerIdTaken, SessionLost.
 
     A node with our own directory id is from our previous process, or from a session that we lost:
     the lock on the directory excludes any other live process. It is replaced at once. Any other
     node is given the time in which a dead session expires.
     """
     path = nodes.broker_path(registration.broker_id)
+    secret_path = nodes.broker_secret_path(registration.broker_id)
     data = nodes.encode_registration(registration, timestamp_ms=now_ms)
+    creations = [
+        Create(path=path, data=data, kind=NodeKind.EPHEMERAL),
+        Create(path=secret_path, data=secret.reveal().encode(), kind=NodeKind.EPHEMERAL),
+    ]
     loop = asyncio.get_running_loop()
     until_s = loop.time() + session.timeout_ms / 1000 * EXPIRY_SHARE
+    obsolete: list[Operation] = []
     while True:
-        try:
-            return (await create_with_proof(session, path, data, kind=NodeKind.EPHEMERAL)).stat
-        except NodeExists:
-            found = await read_latest(session, path)
-        if found is None:
-            continue
-        if found.stat.owner == session.session_id:
+        # All of it in one step, so that no other broker gets in between.
+        with suppress(MultiFailed, MultiUnproved):
+            await multi_with_proof(session, [*obsolete, *creations])
+        found = await read_latest(session, path)
+        if found is not None and found.stat.owner == session.session_id:
             return found.stat
-        if _is_same_directory(registration, found):
-            await _replace(session, path, data, found)
-        elif not await _is_gone(session, path, wait_s=until_s - loop.time()):
-            raise BrokerIdTaken(registration.broker_id, path=path)
+        obsolete = []
+        if found is not None:
+            if not _is_same_directory(registration, found):
+                if not await _is_gone(session, path, wait_s=until_s - loop.time()):
+                    raise BrokerIdTaken(registration.broker_id, path=path)
+                continue
+            log.info("replacing the registration of the previous process", path=path)
+            obsolete.append(Delete(path=path, version=found.stat.version))
+        left = await read_latest(session, secret_path)
+        if left is not None:  # the registration it belongs to is gone, or is replaced
+            obsolete.append(Delete(path=secret_path, version=left.stat.version))
 
 
 def _is_same_directory(registration: Registration, found: NodeData) -> bool:
@@ -383,21 +410,6 @@ def _is_same_directory(registration: Registration, found: NodeData) -> bool:
     except DamagedNode:
         return False
     return theirs.directory_id is not None and theirs.directory_id == registration.directory_id
-
-
-async def _replace(session: Session, path: str, data: bytes, found: NodeData) -> None:
-    """Replace a dead registration in one step, so that no other broker gets in between."""
-    log.info("replacing the registration of the previous process", path=path)
-    try:
-        await multi_with_proof(
-            session,
-            [
-                Delete(path=path, version=found.stat.version),
-                Create(path=path, data=data, kind=NodeKind.EPHEMERAL),
-            ],
-        )
-    except (MultiFailed, MultiUnproved):
-        return  # it is gone, or was replaced: the caller tries again
 
 
 async def _is_gone(session: Session, path: str, *, wait_s: float) -> bool:

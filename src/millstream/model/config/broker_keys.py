@@ -47,6 +47,12 @@ def is_override(text: str) -> bool:
     return count.isascii() and count.isdigit()
 
 
+def has_room_in(overrides: str) -> bool:
+    """Whether `max.connections.per.ip.overrides` lets any address connect at all."""
+    counts = (one.rpartition(":")[2] for one in overrides.split(",") if one.strip())
+    return any(int(count) > 0 for count in counts)
+
+
 _OVERRIDES: Final = Rule(
     "a comma-separated list of address:count, where address is an IP address",
     lambda text: all(is_override(part) for part in text.split(",")) if text.strip() else True,
@@ -219,15 +225,17 @@ _OWN_ROWS: Final = (
         "max.connections",
         _INT,
         INT_MAX,
-        "Maximum number of connections at a time; a further one waits until another ends.",
-        at_least(0),
+        "Maximum number of connections at a time, besides those of brokers; a further one is"
+        " closed, except a few of an administrator on the broker's machine.",
+        at_least(1),
         mode=Mode.CLUSTER_WIDE,
     ),
     ConfigKey(
         "max.connections.per.ip",
         _INT,
         INT_MAX,
-        "Maximum number of connections at a time from one address; a further one is closed.",
+        "Maximum number of connections at a time from one address, besides those of brokers; a"
+        " further one is closed, as with max.connections.",
         at_least(0),
         mode=Mode.CLUSTER_WIDE,
     ),

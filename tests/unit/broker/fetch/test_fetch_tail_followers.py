@@ -47,6 +47,7 @@ def fetch_of(
     **fields: Any,
 ) -> Any:
     named = {"current_leader_epoch": 0, "last_fetched_epoch": 0, **(claim or {})}
+    plane.peer.prove(BrokerId(follower))
     state = ReplicaState(replica_id=follower, replica_epoch=5)
     fields = {"max_wait_ms": 500, "session_epoch": -1, **fields}
     return plane.fetch_request(list(partitions), partition=named, replica_state=state, **fields)

@@ -9,7 +9,7 @@ from kits.broker.data_plane import DataPlane, topic_image
 from kits.broker.fetch_kit import VERSIONS, pinned, plane_with
 from millstream.controller.image import GrownTopic, ImageChange
 from millstream.kernels.compression import Codec
-from millstream.model.ids import Offset
+from millstream.model.ids import BrokerId, Offset
 from millstream.storage.config import LogConfig
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import FetchRequest, FetchResponse, ReplicaState
@@ -159,13 +159,31 @@ def test_a_zstd_topic_needs_version_10(version: int, code: int) -> None:
     assert plane.fetch([("t", 0, 0)], version=version).errors == [code]
 
 
+def replica_state(version: int) -> dict[str, Any]:
+    if version >= 15:
+        return {"replica_state": ReplicaState(replica_id=3, replica_epoch=9)}
+    return {"replica_id": 3}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("proven", [None, 4])
+def test_only_the_broker_itself_fetches_as_a_follower(version: int, proven: int | None) -> None:
+    plane = plane_with()
+    plane.fill("t", b"a")
+    if proven is not None:
+        plane.peer.prove(BrokerId(proven))
+    fetched = plane.fetch([("t", 0, 0)], version=version, **replica_state(version))
+    refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert {fetched.response.error_code, *fetched.errors} <= {0, refused}
+    assert refused in {fetched.response.error_code, *fetched.errors}
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_followers_are_told_that_they_are_no_replicas(version: int) -> None:
     plane = plane_with()
     plane.fill("t", b"a")
-    state: dict[str, Any] = {"replica_id": 3}
-    if version >= 15:
-        state = {"replica_state": ReplicaState(replica_id=3, replica_epoch=9)}
+    plane.peer.prove(BrokerId(3))
+    state = replica_state(version)
     fetched = plane.fetch([("t", 0, 0)], version=version, **state)
     assert fetched.errors == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     if version >= 9:

@@ -10,7 +10,8 @@ from kits.broker.topic_handlers_kit import codes
 from kits.broker.versions import versions_of
 from kits.storage.log_stories import NOW
 from millstream.broker.handlers import list_offsets
-from millstream.model.ids import Offset
+from millstream.broker.requests.between_brokers import NotABroker
+from millstream.model.ids import BrokerId, Offset
 from millstream.runtime.scheduler import ITEMS_PER_TURN
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_offsets import (
@@ -116,6 +117,9 @@ def test_who_may_see_how_far(desk: LogDesk) -> None:
     desk.put(b"after it")
     desk.hide_from(6)
     desk.leader.log.set_high_watermark(Offset(6))
+    with pytest.raises(NotABroker):
+        ask(desk, LATEST, replica_id=2)
+    desk.proven_broker = BrokerId(2)
     expected = {"committed": 5, "uncommitted": 6, "follower": 7, "debugger": 7}
     asked = {
         "committed": {"isolation_level": 1},

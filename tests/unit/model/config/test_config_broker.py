@@ -216,7 +216,9 @@ def test_what_clients_can_have_logged_ends(caplog: pytest.LogCaptureFixture) -> 
         {"log.retention.ms": "0"},
         {"log.retention.hours": "0"},
         {"log.roll.ms": "0"},
+        {"max.connections": "0"},
         {"max.connections.per.ip": "0"},
+        {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "10.0.0.1:0, ::1:0"},
         {"max.connections.per.ip.overrides": "localhost:5"},
         {"max.connections.per.ip.overrides": "10.0.0.1"},
         {"log.cleaner.min.compaction.lag.ms": "9", "log.cleaner.max.compaction.lag.ms": "8"},
@@ -304,6 +306,8 @@ def test_change_that_cannot_be_is_refused() -> None:
         check(configs, "log.cleaner.min.compaction.lag.ms", "51")
     with pytest.raises(InvalidConfigRequest, match="overrides"):
         check(configs, "max.connections.per.ip", "0", is_default=True)
+    with pytest.raises(InvalidConfigRequest):
+        check(configs, "max.connections", "0", is_default=True)
 
 
 def test_change_looks_at_what_the_other_level_has() -> None:

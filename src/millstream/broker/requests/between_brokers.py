@@ -1,0 +1,54 @@
+"""Requests that only brokers of this cluster may send, and the refusal of all others.
+
+A connection has proven to be a broker's, or it has not (`Peer.proven_broker`); there is no third
+way to be one. APIs between brokers are refused before they are decoded; requests of clients that
+a follower sends, too, are refused where their replica id is known.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from millstream.model.errors import OperatingError
+from millstream.wire.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from millstream.broker.requests.context import Context
+
+BETWEEN_BROKERS: Final = frozenset(
+    {
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.ENVELOPE,
+        ApiKey.PULL_METADATA,
+    }
+)
+"""Their `failed` needs no request: they are refused before they are decoded."""
+
+HANDSHAKE: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE_BROKER})
+"""What a broker sends before it is known to be one."""
+
+
+class NotABroker(OperatingError):
+    """The connection has not proven to be of a registered broker of this cluster."""
+
+
+class BrokerUnverifiable(OperatingError):
+    """Nothing can be said about it: the coordination service is out of reach. It may try again."""
+
+
+def refusal(context: "Context") -> NotABroker:
+    """The error to answer with; the log has a line for each address, now and then."""
+    host, api = context.peer.client_host, ApiKey(context.facts.api_key).name
+    context.services.repeated.warning(
+        f"not a broker: {host}",
+        "request refused: only brokers of this cluster may send it",
+        client=host,
+        api=api,
+    )
+    return NotABroker(f"{api} is for brokers of this cluster")
+
+
+def check_replica(context: "Context", replica_id: int) -> None:
+    """Raise NotABroker for a request in the name of a replica that did not send it."""
+    if replica_id >= 0 and replica_id != context.peer.proven_broker:
+        raise refusal(context)

@@ -1,0 +1,246 @@
+"""AuthenticateBroker: who gets through, and everything that is no proof."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from kits.broker.data_plane import NotedPeer
+from millstream.broker.cluster.authentication import AcceptedHere, Authenticator, Prover
+from millstream.broker.cluster.broker_secrets import BrokerSecrets
+from millstream.broker.requests.between_brokers import BrokerUnverifiable, NotABroker
+from millstream.broker.requests.broker_proof import Challenge, Claim, Side, proof_of
+from millstream.controller.cluster.registration import Registered
+from millstream.controller.image import BrokerImage
+from millstream.coordination.errors import ConnectionLost, NoNode
+from millstream.model.ids import BrokerEpoch, BrokerId
+from millstream.observe.logs import Repeated, Secret, get_logger
+from millstream.rpc.errors import ConnectFailed
+from millstream.runtime.randomness import SeededRandomness, system_randomness
+from millstream.testing.sim.clock import ManualClock
+from millstream.wire.messages.authenticate_broker import (
+    AuthenticateBrokerRequest,
+    AuthenticateBrokerResponse,
+)
+
+ADDRESS, CLUSTER = "one:9092", "c"
+TWO, EPOCH, SECRET = BrokerId(2), BrokerEpoch(50), Secret("5e" * 32)
+
+
+class Stat:
+    def __init__(self, czxid: int) -> None:
+        self.czxid = czxid
+
+
+class Node:
+    def __init__(self, data: bytes, czxid: int) -> None:
+        self.data, self.stat = data, Stat(czxid)
+
+
+class Service:
+    """The coordination service's secrets."""
+
+    def __init__(self) -> None:
+        self.nodes = {"/millstream/secrets/2": Node(SECRET.reveal().encode(), EPOCH)}
+        self.reads = 0
+        self.is_reachable = True
+
+    async def sync(self, path: str) -> None:
+        del path
+
+    async def get(self, path: str) -> Node:
+        self.reads += 1
+        if not self.is_reachable:
+            raise ConnectionLost("cut off", is_in_doubt=False)
+        if path not in self.nodes:
+            raise NoNode(path)
+        return self.nodes[path]
+
+
+class World:
+    """Broker 1, to which broker 2 connects."""
+
+    def __init__(self, *, listener: str | None = None) -> None:
+        self.service = Service()
+        self.spawned: list[Any] = []
+        self.secrets = BrokerSecrets(
+            BrokerId(1),
+            lambda: cast("Any", self.service),
+            lambda work, _: self.spawned.append(work),
+        )
+        accepted = AcceptedHere(frozenset({ADDRESS}), listener)
+        self.server = Authenticator(
+            self.secrets, lambda: accepted, lambda: CLUSTER, SeededRandomness(1)
+        )
+        self.peer = NotedPeer()
+        self.held: Registered | None = Registered(cast("Any", None), EPOCH, CLUSTER, SECRET)
+        self.change: Callable[[AuthenticateBrokerRequest], None] = lambda _: None
+        self.change_answer: Callable[[AuthenticateBrokerResponse], None] = lambda _: None
+        self.address = ADDRESS
+
+    async def send(self, request: AuthenticateBrokerRequest, **_: Any) -> Any:
+        """As the connection of the other broker does."""
+        request = AuthenticateBrokerRequest.decode(memoryview(request.encode(0)), 0)
+        self.change(request)
+        answer = await self.server.answer(self.peer, request)
+        answer = AuthenticateBrokerResponse.decode(memoryview(answer.encode(0)), 0)
+        self.change_answer(answer)
+        return answer
+
+    def prove(self) -> None:
+        repeated = Repeated(get_logger("millstream.test"), ManualClock())
+        prover = Prover(TWO, lambda: self.held, SeededRandomness(2), repeated, timeout_s=1.0)
+        asyncio.run(prover.prove(cast("Any", self)))
+
+
+def test_a_registered_broker_proves_itself() -> None:
+    world = World()
+    world.prove()
+    assert world.peer.proven_broker == TWO
+    assert world.service.reads == 1
+
+
+def test_a_broker_that_is_known_needs_no_coordination_service() -> None:
+    world = World()
+    world.prove()
+    world.service.is_reachable, world.peer = False, NotedPeer()
+    world.prove()
+    assert world.peer.proven_broker == TWO
+
+
+def test_brokers_in_the_metadata_are_known_before_they_connect() -> None:
+    world = World()
+    image = {TWO: BrokerImage(TWO, epoch=EPOCH), BrokerId(1): BrokerImage(BrokerId(1), epoch=EPOCH)}
+    world.secrets.note_brokers(image)
+    for work in world.spawned:
+        asyncio.run(work)
+    assert world.service.reads == 1, "not its own"
+    world.secrets.note_brokers(image)
+    assert len(world.spawned) == 1, "once for each incarnation"
+    world.service.is_reachable = False
+    world.prove()
+    assert world.peer.proven_broker == TWO
+
+
+def test_a_new_incarnation_proves_itself_with_its_new_secret() -> None:
+    world = World()
+    world.prove()
+    newer = Secret("77" * 32)
+    world.service.nodes["/millstream/secrets/2"] = Node(newer.reveal().encode(), 60)
+    assert world.held is not None
+    old, world.peer = world.held, NotedPeer()
+    world.held = old._replace(epoch=BrokerEpoch(60), secret=newer)
+    world.prove()
+    assert world.peer.proven_broker == TWO
+    world.held, world.peer = old, NotedPeer()
+    with pytest.raises(NotABroker):
+        world.prove()
+
+
+def test_without_the_coordination_service_strangers_may_try_again() -> None:
+    world = World()
+    world.service.is_reachable = False
+    with pytest.raises(BrokerUnverifiable):
+        world.prove()
+    assert world.peer.proven_broker is None
+
+
+def second_only(**fields: Any) -> Callable[[AuthenticateBrokerRequest], None]:
+    def change(request: AuthenticateBrokerRequest) -> None:
+        for name, value in fields.items():
+            if request.proof:
+                setattr(request, name, value)
+
+    return change
+
+
+def in_both(**fields: Any) -> Callable[[AuthenticateBrokerRequest], None]:
+    def change(request: AuthenticateBrokerRequest) -> None:
+        for name, value in fields.items():
+            setattr(request, name, value)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        second_only(proof=b"x" * 32),
+        second_only(proof=b"x"),
+        second_only(broker_epoch=51),
+        second_only(nonce=b"n" * 32),
+        second_only(broker_id=3),
+        in_both(broker_id=9),
+        in_both(broker_epoch=49),
+        in_both(cluster_id="another"),
+        in_both(address="two:9092"),
+        in_both(nonce=b""),
+        in_both(nonce=b"n" * 33),
+        in_both(proof=b"x" * 32),
+    ],
+)
+def test_anything_else_is_no_proof(change: Callable[[AuthenticateBrokerRequest], None]) -> None:
+    world = World()
+    world.change = change
+    with pytest.raises((NotABroker, ConnectFailed)):
+        world.prove()
+    assert world.peer.proven_broker is None
+
+
+def test_a_proof_holds_for_one_challenge_only() -> None:
+    world = World()
+    sent: list[AuthenticateBrokerRequest] = []
+    world.change = sent.append
+    world.prove()
+    world.peer.proven_broker = None
+    with pytest.raises(NotABroker):
+        asyncio.run(world.server.answer(world.peer, sent[1]))
+    another = NotedPeer()
+    asyncio.run(world.server.answer(another, sent[0]))
+    with pytest.raises(NotABroker):
+        asyncio.run(world.server.answer(another, sent[1]))
+    assert (world.peer.proven_broker, another.proven_broker) == (None, None)
+
+
+def test_the_answering_broker_proves_itself_too() -> None:
+    """Its proof is not the one that it expects: it could not send back what it is sent."""
+    world = World()
+
+    def forge(answer: AuthenticateBrokerResponse) -> None:
+        answer.proof = b"x" * 32
+
+    world.change_answer = forge
+    with pytest.raises(ConnectFailed, match="did not prove"):
+        world.prove()
+    challenge = Challenge(Claim(TWO, EPOCH, CLUSTER, ADDRESS, b"n" * 32), b"m" * 32)
+    assert proof_of(SECRET, Side.ANSWERING, challenge) != proof_of(
+        SECRET, Side.CONNECTING, challenge
+    )
+
+
+def test_only_the_listener_for_brokers_takes_them() -> None:
+    world = World(listener="INSIDE")
+    with pytest.raises(NotABroker):
+        world.prove()
+    world.peer = NotedPeer(listener="INSIDE")
+    world.prove()
+    assert world.peer.proven_broker == TWO
+
+
+def test_a_broker_without_a_registration_connects_to_none() -> None:
+    world = World()
+    world.held = None
+    with pytest.raises(ConnectFailed, match="not registered"):
+        world.prove()
+
+
+def test_secrets_do_not_come_from_the_stream_that_clients_see() -> None:
+    source = system_randomness()
+    state = source._source.getstate()
+    assert source.secret(32) != source.secret(32)
+    assert source._source.getstate() == state
+
+
+def test_a_secret_is_not_printed() -> None:
+    assert SECRET.reveal() not in repr(Registered(cast("Any", None), EPOCH, CLUSTER, SECRET))
