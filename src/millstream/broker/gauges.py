@@ -84,6 +84,11 @@ def register_cluster(services: Services, tally: Tally) -> None:
             lambda: partitions.under_min_isr_count,
         ),
         (
+            "full_replicas",
+            "Replicas of this broker that others replace because their log directory is full",
+            lambda: full_replica_count(services),
+        ),
+        (
             "active_controller",
             "1 if this broker is the controller",
             lambda: int(_is_controller(services)),
@@ -153,6 +158,12 @@ def leaderless_count(services: Services) -> int:
         return 0
     topics = services.image.topics.values()
     return sum(one.leader == NO_LEADER for topic in topics for one in topic.partitions)
+
+
+def full_replica_count(services: Services) -> int:
+    """Replicas of this broker that the metadata has as full."""
+    me, topics = services.broker_id, services.image.topics.values()
+    return sum(me in one.full for topic in topics for one in topic.partitions)
 
 
 def offline_partition_count(services: Services) -> int:

@@ -43,6 +43,10 @@ _RESERVED_DIRECTORY_IDS: Final = 100
 """Kafka reserves the first ones for "migrating", "unassigned" and "lost"."""
 LOST_DIRECTORY: Final = UUID(int=2)
 """Stands for any directory that is offline."""
+FULL_DIRECTORY: Final = UUID(int=98)
+"""Stands for any directory that has no room. Ours; Kafka uses the first few of the reserved ids."""
+USABLE_DIRECTORY: Final = UUID(int=99)
+"""Stands for any directory that is neither offline nor full."""
 
 
 class MetaProperties(NamedTuple):

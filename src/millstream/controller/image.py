@@ -86,7 +86,11 @@ class PartitionImage(NamedTuple):
     """Of `replicas`, those that are removed when the reassignment is done."""
     lost: tuple[BrokerId, ...] = ()
     """Of `replicas`, those whose log has failed, as their brokers reported. They can neither lead
-    nor join the ISR until their brokers have registered again."""
+    nor join the ISR until their brokers have registered again, or report that they have begun
+    from the beginning."""
+    full: tuple[BrokerId, ...] = ()
+    """Of `replicas`, those that cannot grow because their disk is full, as their brokers reported.
+    They only lead, or are in the ISR, where no other replica can be."""
 
 
 class TopicImage(NamedTuple):

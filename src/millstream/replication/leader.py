@@ -36,6 +36,8 @@ class LeaderState(NamedTuple):
     isr: tuple[BrokerId, ...]
     effective_min_isr: int
     """`min.insync.replicas`, at most the number of replicas."""
+    unfit: tuple[BrokerId, ...] = ()
+    """Replicas that cannot join the ISR: lost, or without room. Nothing waits for them."""
 
 
 class FollowerFetch(NamedTuple):
@@ -154,7 +156,8 @@ class LeaderReplicas:
     def _update_sets(self) -> None:
         proposed = self._pending.broker_ids if self._pending is not None else frozenset()
         self._maximal = frozenset(self.state.isr) | proposed | self._uncertain
-        self._catching_up = tuple(one for one in self._catching_up if one not in self._maximal)
+        kept_out = (*self._maximal, *self.state.unfit)
+        self._catching_up = tuple(one for one in self._catching_up if one not in kept_out)
 
     # -- facts -----------------------------------------------------------------------------
 
@@ -340,7 +343,7 @@ class LeaderReplicas:
 
     def _is_eligible(self, one: BrokerId, progress: Progress) -> bool:
         registered = self._epoch_of(one)
-        if registered is None:
+        if registered is None or one in self.state.unfit:
             return False
         return NO_BROKER_EPOCH in (registered, progress.broker_epoch) or (
             registered == progress.broker_epoch

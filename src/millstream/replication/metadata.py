@@ -31,6 +31,12 @@ class PartitionFacts(Protocol):
     @property
     def partition_epoch(self) -> int: ...
 
+    @property
+    def lost(self) -> Sequence[BrokerId]: ...
+
+    @property
+    def full(self) -> Sequence[BrokerId]: ...
+
 
 class TopicFacts(Protocol):
     """One topic."""

@@ -69,13 +69,20 @@ class LeaderFacts(NamedTuple):
     in_sync_min: int
     """`min.insync.replicas` of the topic."""
     partition_epoch: int = 0
+    unfit: tuple[BrokerId, ...] = ()
+    """Replicas that are lost, or have no room: the controller adds none of them to the ISR."""
 
     @property
     def state(self) -> LeaderState:
         # As Kafka since 4.0: never more than there are replicas.
         effective_min_isr = min(self.in_sync_min, len(self.replicas))
         return LeaderState(
-            self.leader_epoch, self.partition_epoch, self.replicas, self.isr, effective_min_isr
+            self.leader_epoch,
+            self.partition_epoch,
+            self.replicas,
+            self.isr,
+            effective_min_isr,
+            self.unfit,
         )
 
 

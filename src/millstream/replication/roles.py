@@ -97,6 +97,7 @@ def _facts(planned: Planned) -> LeaderFacts:
         tuple(partition.isr),
         planned.in_sync_min,
         partition.partition_epoch,
+        (*partition.lost, *partition.full),
     )
 
 
@@ -373,6 +374,30 @@ class Roles(ReaderWaker):
             ]
             yield None
         for name in self._offline.keys() - self._without_room.keys():
+            topic = self._topics.get(name[0])
+            if topic is not None and name not in self._leaders and name not in self._followers:
+                found.append((topic.topic_id, name[1]))
+        return found
+
+    @property
+    def has_full(self) -> bool:
+        """Whether some log directory has no room."""
+        return any(one.is_full for one in self._logs.directories)
+
+    def find_full_steps(self) -> StepGenerator[list[tuple[TopicId, int]]]:
+        """Partitions of this broker whose log cannot grow for lack of space, in steps."""
+        found: list[tuple[TopicId, int]] = []
+        if not self.has_full:
+            return found
+        held = [*self._leaders.values(), *self._followers.values()]
+        for part in chunked(held, LOGS_PER_TURN):
+            found += [
+                (one.topic_id, one.partition.partition)
+                for one in part
+                if one.log.context.owner.is_full and one.log.failure is None
+            ]
+            yield None
+        for name in self._without_room:
             topic = self._topics.get(name[0])
             if topic is not None and name not in self._leaders and name not in self._followers:
                 found.append((topic.topic_id, name[1]))

@@ -7,10 +7,11 @@ metadata. So no state is kept across changes of the controller and new registrat
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from millstream.broker.cluster.controller_calls import ControllerCalls, GivenUp
 from millstream.controller.cluster.errors import NotController, StaleBrokerEpoch
-from millstream.controller.cluster.port import ClusterController, LostReplica
+from millstream.controller.cluster.port import ClusterController, LostReplica, ReplicaName
 from millstream.controller.identity import LOST_DIRECTORY
 from millstream.controller.image import ClusterImage
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, TopicId
@@ -88,7 +89,7 @@ class LostReplicas:
                 raise NotController from None  # it has not seen this registration yet
 
         async def call_remote(send: Callable[[Any], Any]) -> None:
-            await send(self._request(lost, epoch))
+            await send(assign_request(lost, LOST_DIRECTORY, self._broker_id, epoch))
 
         await self._calls.call(
             call_local,
@@ -97,23 +98,24 @@ class LostReplicas:
             is_wanted=lambda: self._broker_epoch() == epoch,
         )
 
-    def _request(
-        self, lost: Sequence[LostReplica], epoch: BrokerEpoch
-    ) -> AssignReplicasToDirsRequest:
-        topics: dict[TopicId, list[RequestPartitionData]] = {}
-        for one in lost:
-            data = RequestPartitionData(partition_index=one.partition)
-            topics.setdefault(one.topic_id, []).append(data)
-        return AssignReplicasToDirsRequest(
-            broker_id=self._broker_id,
-            broker_epoch=epoch,
-            directories=[
-                RequestDirectoryData(
-                    id=LOST_DIRECTORY,
-                    topics=[
-                        RequestTopicData(topic_id=key, partitions=all_)
-                        for key, all_ in topics.items()
-                    ],
-                )
-            ],
-        )
+
+def assign_request(
+    replicas: Sequence[ReplicaName], directory: UUID, broker_id: BrokerId, epoch: BrokerEpoch
+) -> AssignReplicasToDirsRequest:
+    """All of them in one directory."""
+    topics: dict[TopicId, list[RequestPartitionData]] = {}
+    for one in replicas:
+        data = RequestPartitionData(partition_index=one.partition)
+        topics.setdefault(one.topic_id, []).append(data)
+    return AssignReplicasToDirsRequest(
+        broker_id=broker_id,
+        broker_epoch=epoch,
+        directories=[
+            RequestDirectoryData(
+                id=directory,
+                topics=[
+                    RequestTopicData(topic_id=key, partitions=all_) for key, all_ in topics.items()
+                ],
+            )
+        ],
+    )

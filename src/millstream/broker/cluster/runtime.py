@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millstream.broker.cluster.forwarding import Forwarding
+from millstream.broker.cluster.full_replicas import FullReplicas
 from millstream.broker.cluster.identity import ClusterIdentity
 from millstream.broker.cluster.lost_replicas import CHECK_INTERVAL_S, LostReplicas
 from millstream.broker.cluster.member import ClusterMember, MemberDependencies
@@ -138,6 +139,13 @@ class ClusterRuntime:
         self.replication = self._make_replication()
         self.fetchers = self._make_fetchers()
         self._lost = LostReplicas(
+            self.member.calls,
+            dependencies.partitions,
+            lambda: self.member.image,
+            broker_id=dependencies.broker_id,
+            broker_epoch=lambda: self.member.broker_epoch,
+        )
+        self._full = FullReplicas(
             self.member.calls,
             dependencies.partitions,
             lambda: self.member.image,
@@ -355,6 +363,7 @@ class ClusterRuntime:
                 lambda: dependencies.partitions().store_high_watermarks_steps(),
             ),
             "lost replicas": Duty(lambda: CHECK_INTERVAL_S, self._check_lost),
+            "full replicas": Duty(lambda: CHECK_INTERVAL_S, self._full.check),
         }
 
     def _check_lost(self) -> Coroutine[Any, Any, None] | None:

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from millstream.controller.cluster import (
     brokers,
+    full_replicas,
     isr_changes,
     leadership,
     lost_replicas,
@@ -32,6 +33,7 @@ from millstream.controller.cluster.port import (
     LostReplica,
     MetadataDelta,
     Reassignment,
+    ReplicaName,
 )
 from millstream.controller.cluster.registration import Registered
 from millstream.controller.cluster.tally import Tally
@@ -316,6 +318,31 @@ class ActiveController:
                 "broker reported offline replicas", broker=broker_id, partitions=results.marked
             )
         self._report(results.unclean_elections)
+        return results.errors
+
+    async def note_room(
+        self,
+        replicas: Sequence[ReplicaName],
+        *,
+        is_full: bool,
+        broker_id: BrokerId,
+        broker_epoch: BrokerEpoch,
+    ) -> list[OperatingError | None]:
+        results = await self._decisions.make(
+            lambda image: full_replicas.plan_full_replicas_steps(
+                image,
+                replicas,
+                self._policy(image),
+                broker_id=broker_id,
+                broker_epoch=broker_epoch,
+                is_full=is_full,
+            )
+        )
+        if results.marked or results.moved:
+            text = "broker reported full replicas" if is_full else "broker reported usable replicas"
+            (log.warning if is_full else log.info)(
+                text, broker=broker_id, partitions=results.marked, leaders_moved=results.moved
+            )
         return results.errors
 
     async def elect_leaders(

@@ -144,9 +144,10 @@ def _remove_brokers_steps(
     for topic in draft.image.topics.values():
         rules: TopicRules | None = None
         for partition in topic.partitions:
-            if not came.isdisjoint(partition.lost):
+            if not came.isdisjoint(partition.lost) or not came.isdisjoint(partition.full):
                 still = tuple([one for one in partition.lost if one not in came])
-                partition = partition._replace(lost=still)
+                full = tuple([one for one in partition.full if one not in came])
+                partition = partition._replace(lost=still, full=full)
             elif stayed.issuperset(partition.isr) and lost.isdisjoint(partition.elr):
                 continue
             if rules is None:

@@ -175,6 +175,7 @@ def _pulled_partition(one: PartitionImage) -> PulledPartition:
         adding=list(one.adding),
         removing=list(one.removing),
         lost=list(one.lost),
+        full=list(one.full),
     )
 
 
@@ -349,6 +350,7 @@ def _partition_image(one: PulledPartition) -> PartitionImage:
         adding=_brokers(one.adding),
         removing=_brokers(one.removing),
         lost=_brokers(one.lost),
+        full=_brokers(one.full),
     )
 
 

@@ -74,6 +74,8 @@ class Draft:
             after = after._replace(leader_epoch=LeaderEpoch(before.leader_epoch + 1))
         if not set(after.lost).issubset(after.replicas):
             after = after._replace(lost=tuple([o for o in after.lost if o in after.replicas]))
+        if not set(after.full).issubset(after.replicas):
+            after = after._replace(full=tuple([o for o in after.full if o in after.replicas]))
         check_state(topic, before, after)
         following = after._replace(partition_epoch=before.partition_epoch + 1)
         partitions[after.index] = following
@@ -210,7 +212,7 @@ def check_state(topic: TopicImage, before: PartitionImage, after: PartitionImage
         before=before,
         after=after,
     )
-    members = {*after.isr, *after.elr, *after.adding, *after.removing, *after.lost}
+    members = {*after.isr, *after.elr, *after.adding, *after.removing, *after.lost, *after.full}
     invariant(
         members.issubset(after.replicas) and set(after.isr).isdisjoint(after.elr),
         "I-14 in sync or eligible without being a replica, or both",

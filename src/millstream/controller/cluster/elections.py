@@ -110,13 +110,21 @@ def elect(
             if isr != partition.isr or elr != partition.elr
             else partition
         )
-    leader = electorate.first(partition.replicas, isr)
+    order = _room_first(partition)
+    leader = electorate.first(order, isr)
     if leader == NO_LEADER and not isr:
-        leader = electorate.first(partition.replicas, elr)
+        leader = electorate.first(order, elr)
     if leader != NO_LEADER:
         return ElectionResult(_led(partition, rules, leader=leader, isr=isr or (leader,), elr=elr))
     last_known = _last_known(partition, lost)
     return _elect_without_isr(partition, rules, electorate, isr=isr, elr=elr, last_known=last_known)
+
+
+def _room_first(partition: PartitionImage) -> Members:
+    """The replicas in their order, those that cannot take a record last."""
+    if not partition.full:
+        return partition.replicas
+    return tuple(sorted(partition.replicas, key=lambda one: one in partition.full))
 
 
 def _last_known(partition: PartitionImage, lost: Collection[BrokerId]) -> BrokerId:
@@ -150,7 +158,7 @@ def _elect_without_isr(
         return ElectionResult(led, is_unclean=True, is_last_known=True)
     if rules.is_unclean_allowed:
         # A replica that is only being added may have nothing at all.
-        order = sorted(candidates, key=lambda one: one in partition.adding)
+        order = sorted(candidates, key=lambda one: (one in partition.adding, one in partition.full))
         leader = electorate.first(order, order)
         if leader != NO_LEADER:
             led = _led(partition, rules, leader=leader, isr=(leader,), elr=())

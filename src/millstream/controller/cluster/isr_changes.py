@@ -137,6 +137,9 @@ def _check_members(
         # What it fetched before its log failed, and its leader saw late, is gone.
         if broker_id in partition.lost:
             raise IneligibleReplica(name, broker_id)
+        # It could not take the next record, and acks=all would wait for it.
+        if broker_id in partition.full and broker_id not in partition.isr:
+            raise IneligibleReplica(name, broker_id)
         # A broker in shutdown may stay until it leaves: its leader must be able to add others.
         if broker.is_leaving and broker_id not in partition.isr:
             raise IneligibleReplica(name, broker_id)

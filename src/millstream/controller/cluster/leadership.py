@@ -105,7 +105,8 @@ def _elect_preferred(
     preferred = partition.replicas[0]
     if partition.leader == preferred:
         raise ElectionNotNeeded(name)
-    if preferred not in partition.isr or preferred not in electorate.staying:
+    is_usable = preferred in partition.isr and preferred not in partition.full
+    if not is_usable or preferred not in electorate.staying:
         raise PreferredLeaderNotAvailable(name)
     draft.put(topic, with_leader(partition, preferred))
 
@@ -180,7 +181,9 @@ def _partitions_to_return(
     for topic in image.topics.values():
         for one in topic.partitions:
             first = one.replicas[0]
-            if first in brokers and one.leader not in (first, NO_LEADER) and first in one.isr:
+            if first not in brokers or first in one.full:
+                continue
+            if one.leader not in (first, NO_LEADER) and first in one.isr:
                 yield topic, one
 
 

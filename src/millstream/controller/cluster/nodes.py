@@ -245,13 +245,14 @@ def _topic(fields: dict[str, Any]) -> TopicNode:
 
 
 def encode_state(partition: PartitionImage, *, controller_epoch: int) -> bytes:
-    """Version 1, with the ELR, the last known leader and the lost replicas."""
+    """Version 1, with the ELR, the last known leader, the lost replicas and the full ones."""
     lost = f',"lost":[{",".join(map(str, partition.lost))}]' if partition.lost else ""
+    full = f',"full":[{",".join(map(str, partition.full))}]' if partition.full else ""
     return (
         f'{{"version":1,"leader":{partition.leader},"leader_epoch":{partition.leader_epoch},'
         f'"controller_epoch":{controller_epoch},"isr":[{",".join(map(str, partition.isr))}],'
         f'"elr":[{",".join(map(str, partition.elr))}],'
-        f'"last_known_leader":{partition.last_known_leader}{lost}}}'
+        f'"last_known_leader":{partition.last_known_leader}{lost}{full}}}'
     ).encode("ascii")
 
 
@@ -289,6 +290,7 @@ def decode_state(
             adding=assignment.adding,
             removing=assignment.removing,
             lost=lost,
+            full=tuple([one for one in _brokers(fields, "full") if one in assignment.replicas]),
         )
 
     return _read(state_path(partition.topic, partition.partition), data, read)

@@ -31,11 +31,15 @@ class IsrChange(NamedTuple):
     isr: tuple[tuple[BrokerId, BrokerEpoch], ...]
 
 
-class LostReplica(NamedTuple):
-    """A replica whose log has failed, as its broker reports (AssignReplicasToDirs)."""
+class ReplicaName(NamedTuple):
+    """A replica of which its broker reports something (AssignReplicasToDirs)."""
 
     topic_id: TopicId
     partition: int
+
+
+LostReplica = ReplicaName
+"""One whose log has failed."""
 
 
 class FeedPosition(NamedTuple):
@@ -107,6 +111,16 @@ class ClusterController(Protocol):
         self, lost: Sequence[LostReplica], *, broker_id: BrokerId, broker_epoch: BrokerEpoch
     ) -> list[OperatingError | None]:
         """Sent by the broker that has them; why some were refused."""
+
+    async def note_room(
+        self,
+        replicas: Sequence[ReplicaName],
+        *,
+        is_full: bool,
+        broker_id: BrokerId,
+        broker_epoch: BrokerEpoch,
+    ) -> list[OperatingError | None]:
+        """Sent by the broker that has them: they cannot grow, or are usable again."""
 
     async def elect_leaders(
         self, kind: ElectionKind, partitions: Sequence[TopicPartition] | None

@@ -62,6 +62,7 @@ class PulledPartition(Struct):
     adding: list[int] = array(int32)
     removing: list[int] = array(int32)
     lost: list[int] = array(int32, tag=0)
+    full: list[int] = array(int32, tag=1)
 
 
 class PulledTopic(Struct):
