@@ -68,7 +68,7 @@ class Outcome:
         self.counts[name] += count
 
     def violate(self, what: str) -> None:
-        if len(self.violations) < SHOWN_MAX:
+        if what not in self.violations and len(self.violations) < SHOWN_MAX:
             self.violations.append(what)
 
     def to_json(self) -> str:

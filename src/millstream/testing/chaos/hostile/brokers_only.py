@@ -206,4 +206,6 @@ def _malformed_envelopes(scene: Scene) -> Send:
     )
     frame = request_frame(request, 0)
     chunk = frame * (CHUNK_BYTES // len(frame))
-    return partial(pump, scene, chunk, 2, is_reading=True)
+    # Others than the controller refuse an Envelope before its content matters.
+    address = _Known(scene).controller_address
+    return partial(pump, scene, chunk, 2, is_reading=True, address=address)

@@ -126,9 +126,11 @@ def _pipeline(make: Callable[[Scene], bytes], connections: int, scene: Scene) ->
     return partial(pump, scene, chunk, scene.target.share_of(connections))
 
 
-def pump(scene: Scene, chunk: bytes, connections: int, *, is_reading: bool = False) -> None:
+def pump(
+    scene: Scene, chunk: bytes, connections: int, *, is_reading: bool = False, address: str = ""
+) -> None:
     """Write the chunk again and again to all of them until the time is over."""
-    opened = open_many(scene, connections)
+    opened = open_many(scene, connections, address=address)
     rest = {one: memoryview(chunk) for one in opened}
     end_s = deadline_of(scene.target)
     for one in opened:

@@ -116,7 +116,10 @@ def _pipelined(scene: Scene, op: Op, bodies: Iterator[bytes]) -> None:
 def _read_all(scene: Scene, client: KeeperClient, waiting: int) -> int:
     for _ in range(waiting):
         code, _ = client.read()
-        scene.outcome.note(f"answers: {code.name if isinstance(code, Code) else code}")
+        name = code.name if isinstance(code, Code) else str(code)
+        scene.outcome.note(f"answers: {name}")
+        if code is not Code.NO_AUTH:
+            scene.outcome.violate(f"keeper without the secret: {name}, not NO_AUTH")
     return waiting
 
 
