@@ -24,7 +24,7 @@ cdef enum:
     LENGTH_BITS_MAX = 28  # four bytes of a varint: more than a frame can hold
     NOT_SAID = -1  # of a field that the version does not have
     NO_SESSION_EPOCH = -1  # no session is wanted
-    ITEMS_MAX = 4000  # topics and partitions: more are read in Python, which other threads interrupt
+    ITEMS_MAX = 4000  # topics and partitions: more are read in Python, where threads take turns
 
 
 cdef struct Walk:
