@@ -103,6 +103,7 @@ class Member:
             protocols=[name],
         )
         first = until(lambda: self._joined(join), "the member has joined")
+        assert first is not None
         self._member_id, self._generation = first.member_id, first.generation_id
         sync = SyncGroupRequest(
             group_id=GROUP, generation_id=self._generation, member_id=self._member_id

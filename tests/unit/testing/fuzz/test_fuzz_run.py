@@ -9,6 +9,7 @@ from kits.kernels.kernel_twins import needs_compiled, plain
 from millstream.testing.fuzz import __main__ as fuzz
 from millstream.testing.fuzz import targets
 from millstream.wire.headers import RequestHeader
+from millstream.wire.primitives import MalformedFrame
 
 SEEDS = 150
 
@@ -49,7 +50,7 @@ def test_twins_that_differ_are_found(
     def differ(*arguments: object, **options: object) -> object:
         calls(*arguments, **options)
         if wrong is None:
-            raise targets.MalformedFrame("planted")
+            raise MalformedFrame("planted")
         return wrong
 
     monkeypatch.setattr(twin, function, differ)
