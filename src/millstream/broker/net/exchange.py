@@ -104,6 +104,9 @@ class Exchange:
         """The table's counters as last added to the metrics."""
         self._take_ready = take_ready or table.take_ready
         self._is_awake = False
+        self._is_scheduled = False
+        """Whether an iteration without new input is to come. There is one at most: each that were
+        scheduled on top would schedule its own successor, for good."""
         self._with_output: dict[ClientPeer, None] = {}
         self._with_requests: dict[ClientPeer, None] = {}
         self._at_end: list[Callable[[], None]] = []
@@ -152,7 +155,7 @@ class Exchange:
             for peer in waiting:
                 self._serve(peer)
         else:
-            self._call_soon(self._run_iteration)  # to write what the last round staged
+            self._schedule()  # to write what the last round staged
         self._is_awake = False
         if self._holders:
             for peer in list(self._holders):
@@ -160,7 +163,7 @@ class Exchange:
         if self.table.produce_requests != self._counted[0]:
             self._count_produce()
         if self._with_requests or self._with_output or self._at_end:
-            self._call_soon(self._run_iteration)
+            self._schedule()
 
     def run_at_end(self, work: Callable[[], None]) -> None:
         """Run `work` once, after all requests of this iteration and before answers are sent.
@@ -169,7 +172,7 @@ class Exchange:
         """
         self._at_end.append(work)
         if not self._is_awake:
-            self._call_soon(self._run_iteration)
+            self._schedule()
 
     def _run_at_end(self) -> None:
         waiting, self._at_end = self._at_end, []
@@ -179,6 +182,15 @@ class Exchange:
             except Exception as error:  # noqa: BLE001 - the answers of others must be sent
                 end_if_fatal(error)
                 log.error("work at the end of an event-loop iteration failed", error=error)
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._run_scheduled)
+
+    def _run_scheduled(self) -> None:
+        self._is_scheduled = False
+        self._run_iteration()
 
     def _run_iteration(self) -> None:
         self.begin()

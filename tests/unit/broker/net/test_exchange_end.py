@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from millstream.broker.net.exchange import Exchange
+from millstream.broker.net.exchange import REQUESTS_PER_TURN_MAX, Exchange
 from millstream.broker.net.peer import ClientPeer
 from millstream.broker.requests.context import RequestFacts
 from millstream.kernels.connection import Connection
@@ -72,15 +72,15 @@ class World:
             peer.send_answer(number, [str(peer.connection_id).encode()])
 
     def connect(self, number: int) -> Peer:
-        core = Connection(self.table, frame_bytes_max=MIB, in_flight_max=10)
+        core = Connection(self.table, frame_bytes_max=MIB, in_flight_max=200)
         peer = Peer(self.exchange, core, listener="L", client_host="h", number=number)
         peer.world = self
         return peer
 
-    def run_iteration(self, *peers: Peer) -> None:
-        """Each has sent one request."""
+    def run_iteration(self, *peers: Peer, requests: int = 1) -> None:
+        """Each has sent so many requests."""
         body = encode_request_header(ApiKey.HEARTBEAT, 0, 7, "c")
-        frame = len(body).to_bytes(4, "big") + body
+        frame = (len(body).to_bytes(4, "big") + body) * requests
         self.exchange.begin()
         for peer in peers:
             room = peer.core.get_buffer(len(frame))
@@ -140,3 +140,24 @@ def test_work_that_is_given_while_work_is_done_is_not_forgotten() -> None:
     while world.soon:
         world.soon.pop(0)()
     assert world.story == ["handled 1", "end", "sent 1", "more"]
+
+
+def test_iteration_is_scheduled_once_whatever_needs_it() -> None:
+    """Each one on top would schedule its own successor: callbacks would double under load."""
+    world = World()
+    world.ends.append(lambda: world.exchange.run_at_end(world.answer_all))
+    peers = [world.connect(number) for number in range(1, 4)]
+    requests = REQUESTS_PER_TURN_MAX * 8
+    for _ in range(6):
+        world.run_iteration(*peers, requests=requests)
+        world.exchange.run_at_end(lambda: None)
+        world.exchange.run_at_end(lambda: None)
+        world.exchange.flush_ready()
+        assert len(world.soon) == 1
+    for _ in range(100):
+        if not world.soon:
+            break
+        world.soon.pop()()
+        assert len(world.soon) <= 1
+    assert world.soon == []
+    assert world.story.count("handled 1") == 6 * requests
