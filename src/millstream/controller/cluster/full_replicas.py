@@ -16,7 +16,7 @@ from millstream.controller.cluster.isr_changes import check_broker_epoch, find_b
 from millstream.controller.cluster.plans import Plan, Policy
 from millstream.controller.cluster.port import ReplicaName
 from millstream.controller.image import NO_LEADER, ClusterImage, PartitionImage
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, without_frames
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
 from millstream.runtime.scheduler import StepGenerator, YieldCounter
 
@@ -57,7 +57,7 @@ def plan_full_replicas_steps(
             if broker_id not in partition.replicas:
                 raise NoReplicaThere(TopicPartition(topic.name, partition.index), broker_id)
         except OperatingError as error:
-            errors.append(error)
+            errors.append(without_frames(error))
             continue
         errors.append(None)
         if is_full:
