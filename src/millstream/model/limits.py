@@ -94,3 +94,11 @@ interrupted for more than some ten milliseconds, so that other clients hardly no
 
 HEADER_TAGS_MAX: Final = 100
 """Tagged fields of a request's header, of which Kafka has defined none in seven years."""
+
+FETCH_SESSIONS_PARTITIONS_MAX: Final = 200_000
+"""Partitions in all fetch sessions of a broker, at 350 bytes each: many times what a broker has,
+for its followers and for hundreds of consumers."""
+
+FETCH_SESSION_PARTITIONS_MAX: Final = 50_000
+"""Partitions in one consumer's session: no client may fill the cache alone. One with more sends
+them with every request."""

@@ -20,6 +20,10 @@ from millstream.broker.fetch.request import (
 )
 from millstream.kernels import fetch as kernel
 from millstream.model.invariant import invariant
+from millstream.model.limits import (
+    FETCH_SESSION_PARTITIONS_MAX,
+    FETCH_SESSIONS_PARTITIONS_MAX,
+)
 from millstream.replication.readable import ReadableReplica
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
@@ -32,6 +36,10 @@ SESSION_ID_MAX: Final = 2**31 - 1
 
 EVICTION_MS: Final = 120_000
 """Kafka's: one unused for longer may always be evicted, a younger one only for a privileged one."""
+
+UNKNOWN_KEPT_MAX: Final = 1_000
+"""Partitions of a session up to which it stays when most of them are unknown: topics were deleted,
+or this broker does not have them yet."""
 
 UNKNOWN: Final = -1
 
@@ -153,7 +161,11 @@ def next_epoch(epoch: int) -> int:
 
 
 class FetchSessions:
-    """All sessions of a broker, at most `slots_max`."""
+    """All sessions of a broker, at most `slots_max`, with at most `partitions_max` in all.
+
+    A request that gets no session is served like any other, and its client sends all its partitions
+    again: no session is the cheap answer whenever one would cost too much.
+    """
 
     def __init__(
         self,
@@ -162,8 +174,13 @@ class FetchSessions:
         clock: Clock,
         randomness: Randomness,
         eviction_ms: int = EVICTION_MS,
+        partitions_max: int = FETCH_SESSIONS_PARTITIONS_MAX,
+        partitions_each_max: int = FETCH_SESSION_PARTITIONS_MAX,
     ) -> None:
+        """`partitions_each_max`: of a consumer; a follower's session is limited by the sum only."""
         self._slots_max = slots_max
+        self._partitions_max = partitions_max
+        self._partitions_each_max = partitions_each_max
         self._clock = clock
         self._randomness = randomness
         self._eviction_ms = eviction_ms
@@ -216,6 +233,11 @@ class FetchSessions:
             session.generation = UNKNOWN  # what each may see has changed
         session.epoch = next_epoch(session.epoch)
         self._touch(session, self._now_ms())
+        if not self._has_room_for_growth(session):
+            # Its client starts again with all partitions, and gets a session if there is room.
+            self._remove(session)
+            self.evictions += 1
+            return FetchRound(params, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return FetchRound(params, cursors.values(), session=session)
 
     def finish(self, round_: FetchRound, found: Sequence[Found]) -> RoundAnswer:
@@ -228,15 +250,19 @@ class FetchSessions:
         if session.epoch != next_epoch(round_.params.session_epoch):
             # The same request came again, on another connection, while this one waited.
             return RoundAnswer(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, ())
+        if len(found) > UNKNOWN_KEPT_MAX and _are_mostly_unknown(found, len(session.cursors)):
+            self._remove(session)
+            return RoundAnswer(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, NO_SESSION_ID, ())
         return RoundAnswer(ErrorCode.NONE, session.session_id, _changes(session, found))
 
     def _open(self, round_: FetchRound, found: Sequence[Found]) -> int:
         params = round_.params
         if params.session_epoch != INITIAL_SESSION_EPOCH:
             return NO_SESSION_ID
-        now_ms = self._now_ms()
-        is_room = len(self._sessions) < self._slots_max
-        if not is_room and not self._evict(len(round_.cursors), params.is_follower, now_ms):
+        now_ms, size = self._now_ms(), len(round_.cursors)
+        if size > UNKNOWN_KEPT_MAX and _are_mostly_unknown(found, size):
+            return NO_SESSION_ID  # nothing would be saved: each of them is in every answer
+        if not self._make_room(size, is_privileged=params.is_follower, now_ms=now_ms):
             return NO_SESSION_ID
         session_id = self._randomness.integer(1, SESSION_ID_MAX)
         while session_id in self._sessions:
@@ -253,6 +279,35 @@ class FetchSessions:
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1000)
+
+    def _is_too_large(self, size: int, *, is_privileged: bool) -> bool:
+        """Whether no eviction would help."""
+        return size > (self._partitions_max if is_privileged else self._partitions_each_max)
+
+    def _make_room(self, size: int, *, is_privileged: bool, now_ms: int) -> bool:
+        """For a new session of that size; False if none may be evicted for it."""
+        if self._is_too_large(size, is_privileged=is_privileged):
+            return False
+        while (
+            len(self._sessions) >= self._slots_max
+            or self.partition_count + size > self._partitions_max
+        ):
+            if not self._evict(size, is_privileged, now_ms):
+                return False
+        return True
+
+    def _has_room_for_growth(self, session: FetchSession) -> bool:
+        """A session in use grows at the cost of the one unused for longest, if that is long."""
+        size, now_ms = len(session.cursors), session.last_used_ms
+        if self._is_too_large(size, is_privileged=session.is_privileged):
+            return False
+        while self.partition_count > self._partitions_max:
+            oldest = next(iter(self._sessions.values()))
+            if now_ms - oldest.last_used_ms <= self._eviction_ms:
+                return False
+            self._remove(oldest)
+            self.evictions += 1
+        return True
 
     def _evict(self, size: int, is_privileged: bool, now_ms: int) -> bool:  # noqa: FBT001
         """Make room for a session of that size, if one is worth less (Kafka's rules).
@@ -323,6 +378,11 @@ def _cursors_of(params: FetchParams) -> dict[CursorKey, Cursor]:
     for partition in params.partitions:
         cursors[partition[:2]] = Cursor(partition)
     return cursors
+
+
+def _are_mostly_unknown(found: Sequence[Found], size: int) -> bool:
+    """Whether more than half of the partitions do not exist here."""
+    return 2 * sum(one.is_unknown for one in found) > size
 
 
 def _changes(session: FetchSession, found: Sequence[Found]) -> list[Found]:

@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from kits.broker.data_plane import DataPlane, Fetched
+from millstream.broker.fetch import sessions as sessions_module
 from millstream.broker.fetch.request import FetchParams
 from millstream.broker.fetch.sessions import (
     EVICTION_MS,
@@ -313,10 +314,16 @@ def params(
 
 
 class Cache:
-    def __init__(self, slots_max: int) -> None:
+    def __init__(
+        self, slots_max: int, partitions_max: int = 1_000, partitions_each_max: int = 1_000
+    ) -> None:
         self.clock = ManualClock()
         self.sessions = FetchSessions(
-            slots_max=slots_max, clock=self.clock, randomness=SeededRandomness(3)
+            slots_max=slots_max,
+            clock=self.clock,
+            randomness=SeededRandomness(3),
+            partitions_max=partitions_max,
+            partitions_each_max=partitions_each_max,
         )
 
     def open(self, partitions: int = 1, *, replica_id: int = -1) -> int:
@@ -388,6 +395,64 @@ def test_a_session_s_size_counts_as_it_is_now() -> None:
     assert cache.open(5) == 0
     assert cache.open(6) > 0
     assert cache.sessions.partition_count == 6
+
+
+def test_partitions_of_all_sessions_are_limited() -> None:
+    cache = Cache(100, partitions_max=10)
+    first = cache.open(6)
+    assert cache.open(5) == 0, "nobody young gives way"
+    second = cache.open(4)
+    assert second > 0
+    cache.clock.advance(EVICTION_MS + 1)
+    assert cache.use(first, 1) == ErrorCode.NONE
+    assert cache.open(3) > 0, "the one that is not used gives way"
+    assert cache.use(second, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.sessions.partition_count == 9
+
+
+def test_one_consumer_does_not_fill_the_cache_and_evicts_nobody_for_it() -> None:
+    cache = Cache(100, partitions_max=10, partitions_each_max=5)
+    stale = cache.open(1)
+    cache.clock.advance(EVICTION_MS + 1)
+    assert cache.open(6) == 0
+    assert cache.use(stale, 1) == ErrorCode.NONE
+    assert cache.open(6, replica_id=2) > 0, "a follower may"
+    assert cache.open(11, replica_id=2) == 0
+
+
+def test_a_session_that_grows_beyond_the_limit_is_gone_and_its_client_begins_again() -> None:
+    cache = Cache(100, partitions_max=10)
+    first, other = cache.open(1), cache.open(6)
+    grown = cache.sessions.begin(params(5, session_id=first, epoch=1))
+    assert grown.error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.sessions.partition_count == 6
+    cache.clock.advance(EVICTION_MS + 1)
+    again = cache.open(1)
+    assert cache.sessions.begin(params(5, session_id=again, epoch=1)).error == ErrorCode.NONE
+    assert cache.use(other, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "it was not used"
+    assert cache.sessions.partition_count == 5
+
+
+def test_partitions_that_do_not_exist_get_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "UNKNOWN_KEPT_MAX", 3)
+    plane = plane_with(2)
+    unknown = [("none", index, 0) for index in range(4)]
+    fetched = Client(plane).fetch(("t", 0, 0), *unknown)
+    assert fetched.session_id == 0
+    assert len(fetched.partitions) == 5, "it is answered all the same"
+    assert len(plane.sessions) == 0
+
+    client = start(plane, partitions=2)
+    gone = client.fetch(*unknown)
+    assert gone.error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert plane.sessions.partition_count == len(plane.sessions) == 0
+
+
+def test_a_few_that_do_not_exist_stay_in_their_session() -> None:
+    plane = plane_with(1)
+    client = Client(plane)
+    assert client.fetch(("t", 0, 0), ("none", 0, 0), ("none", 1, 0)).session_id > 0
+    assert client.fetch().error == ErrorCode.NONE
 
 
 def test_epochs_count_up_and_begin_at_one_again() -> None:
