@@ -16,9 +16,10 @@ from millstream.groups.consumer.conversion import upgrade_entries
 from millstream.groups.consumer.group import ConsumerGroup
 from millstream.groups.consumer.member import JOINING_EPOCH
 from millstream.groups.errors import GroupNotFound, InvalidGroupId, UnknownMember
+from millstream.groups.memory import joining_bytes, subscribing_bytes
 from millstream.groups.parts import Chain, Group, Parts
 from millstream.groups.records.entries import Entry
-from millstream.model.ids import GroupId
+from millstream.model.ids import GroupId, MemberId
 from millstream.model.invariant import invariant
 from millstream.shards.effects import Caller
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -31,6 +32,7 @@ from millstream.wire.messages.sync_group import SyncGroupRequest
 def join_group(parts: Parts, caller: Caller, request: JoinGroupRequest, now_ms: int) -> None:
     group_id = _validated_id(request.group_id)
     group = parts.groups.get(group_id)
+    _check_memory(parts, group, request.member_id, joining_bytes(caller, request))
     if isinstance(group, ConsumerGroup) and group.is_empty:
         # Its tombstones first: if the log refuses them the group is unchanged.
         chain = Chain(caller, lambda: _join_after(parts, caller, request, now_ms))
@@ -81,6 +83,9 @@ def consumer_group_heartbeat(
 ) -> None:
     group_id = GroupId(request.group_id)
     group = parts.groups.get(group_id)
+    size = subscribing_bytes(request)
+    if size:
+        _check_memory(parts, group, request.member_id, size)
     if isinstance(group, ConsumerGroup):
         group.heartbeat(caller, request, now_ms)
         return
@@ -117,6 +122,14 @@ def _create_consumer(
     first = upgrade_entries(group_id, classic.as_record(), parts.topics, parts.settings, protocols)
     created.adopt(first, now_ms)
     return created, first
+
+
+def _check_memory(parts: Parts, group: Group | None, member_id: str, size_bytes: int) -> None:
+    """Raise unless there is room for what the member would keep in memory."""
+    known, group_bytes = 0, 0
+    if group is not None:
+        known, group_bytes = group.member_bytes(MemberId(member_id)), group.size_bytes
+    parts.groups.memory.check(size_bytes - known, group_bytes=group_bytes)
 
 
 def _validated_id(group_id: str) -> GroupId:

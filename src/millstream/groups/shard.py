@@ -33,6 +33,7 @@ from millstream.groups.classic.group import ClassicGroup
 from millstream.groups.consumer.topics import TopicsView
 from millstream.groups.counts import Counts
 from millstream.groups.expiry import ExpirySweep
+from millstream.groups.memory import GroupMemory
 from millstream.groups.offset_commit import is_gatherable
 from millstream.groups.offsets.fetch_request import OffsetFetch
 from millstream.groups.offsets.loader import LogReader
@@ -42,6 +43,7 @@ from millstream.groups.records.entries import Entry, Producer
 from millstream.groups.records.keys import OffsetKey
 from millstream.groups.records.values import GroupMetadataValue
 from millstream.groups.settings import GroupSettings
+from millstream.groups.table import GroupTable
 from millstream.model.errors import OperatingError, without_frames
 from millstream.model.ids import NO_PRODUCER_ID, GroupId, Offset, ProducerId
 from millstream.model.invariant import invariant
@@ -73,9 +75,12 @@ class Shard:
         outbox: Outbox,
         new_member_id: NewMemberId,
         topics: TopicsView,
+        memory: GroupMemory | None = None,
     ) -> None:
+        """`memory` is what the groups of all shards share."""
         self.index = index
-        self._parts = Parts(settings, outbox, new_member_id, topics)
+        groups = GroupTable[Group](memory)
+        self._parts = Parts(settings, outbox, new_member_id, topics, groups)
         self._sweep = ExpirySweep(self._parts)
         self._reader = LogReader(self._parts.offsets)
         self._is_live = False

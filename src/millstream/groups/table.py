@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, Protocol, TypeVar
 
+from millstream.groups.memory import GroupMemory
 from millstream.model.ids import GroupId
 from millstream.model.invariant import invariant
 
@@ -18,7 +19,10 @@ STALE_MIN: Final = 64
 
 
 class Timed(Protocol):
-    """An object with deadlines."""
+    """An object with deadlines, which takes memory."""
+
+    @property
+    def size_bytes(self) -> int: ...
 
     def next_deadline_ms(self) -> int | None: ...
 
@@ -34,10 +38,13 @@ def _is_due(group: Timed, now_ms: int) -> bool:
 class GroupTable(dict[GroupId, T]):
     """Groups by their id, with a heap of deadlines. After a call of a group it must be armed."""
 
-    __slots__ = ("_armed", "_heap")
+    __slots__ = ("_armed", "_heap", "_sizes", "memory")
 
-    def __init__(self) -> None:
+    def __init__(self, memory: GroupMemory | None = None) -> None:
         super().__init__()
+        self.memory = GroupMemory() if memory is None else memory
+        self._sizes: dict[GroupId, int] = {}
+        """Of each group with members, as counted in the memory of all groups."""
         self._heap: list[tuple[int, GroupId]] = []
         self._armed: dict[GroupId, int] = {}
         """The valid heap entry of each group that has one; others are skipped."""
@@ -45,6 +52,9 @@ class GroupTable(dict[GroupId, T]):
     def arm(self, group_id: GroupId) -> None:
         """Read the group's deadline again; the group may be gone."""
         group = self.get(group_id)
+        size = 0 if group is None else group.size_bytes
+        if size != self._sizes.get(group_id, 0):
+            self._resize(group_id, size)
         deadline = None if group is None else group.next_deadline_ms()
         armed = self._armed.get(group_id)
         if deadline is None:
@@ -55,6 +65,17 @@ class GroupTable(dict[GroupId, T]):
             if len(self._heap) > 2 * len(self._armed) + STALE_MIN:
                 self._heap = [(due, one) for one, due in self._armed.items()]
                 heapify(self._heap)
+
+    def clear(self) -> None:
+        """The shard is unloaded."""
+        for group_id in list(self._sizes):
+            self._resize(group_id, 0)
+        super().clear()
+
+    def _resize(self, group_id: GroupId, size_bytes: int) -> None:
+        self.memory.size_bytes += size_bytes - self._sizes.pop(group_id, 0)
+        if size_bytes:
+            self._sizes[group_id] = size_bytes
 
     def next_deadline_ms(self) -> int | None:
         """The earliest deadline; the group may turn out to have nothing to do then."""

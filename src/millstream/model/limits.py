@@ -95,6 +95,14 @@ interrupted for more than some ten milliseconds, so that other clients hardly no
 HEADER_TAGS_MAX: Final = 100
 """Tagged fields of a request's header, of which Kafka has defined none in seven years."""
 
+GROUP_MEMBERS_BYTES_MAX: Final = 8 * MIB
+"""What all members of a group keep in memory. Its record, which has one of the protocols of each,
+is limited by `message.max.bytes`, 1 MiB unless set: with more, a group could not have an
+assignment anyway."""
+
+GROUPS_MEMBERS_BYTES_MAX: Final = 128 * MIB
+"""The same of all groups of a broker: a hundred thousand ordinary members."""
+
 FETCH_SESSIONS_PARTITIONS_MAX: Final = 200_000
 """Partitions in all fetch sessions of a broker, at 350 bytes each: many times what a broker has,
 for its followers and for hundreds of consumers."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kits.groups.shard_topics import FakeTopics
+from millstream.groups.memory import GroupMemory
 from millstream.groups.offsets.fetch_request import OffsetFetch
 from millstream.groups.records.entries import Entry, Producer, TransactionEnd
 from millstream.groups.shard import Shard
@@ -40,7 +41,9 @@ class Shell:
         now_ms: int = 1_000,
         wall_ms: int = 1_700_000_000_000,
         tokens: int = 0,
+        memory: GroupMemory | None = None,
     ) -> None:
+        self.memory = memory or GroupMemory()
         self.settings = settings or MutableGroupSettings(initial_rebalance_delay_ms=0)
         self.topics = topics or FakeTopics()
         self.log: list[Logged] = list(log or ())
@@ -65,6 +68,7 @@ class Shell:
             outbox=self.outbox,
             new_member_id=self._new_member_id,
             topics=self.topics,
+            memory=self.memory,
         )
         for offset, logged in enumerate(self.log):
             if isinstance(logged.what, TransactionEnd):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from millstream.groups.memory import GroupMemory
 from millstream.groups.table import GroupTable
 from millstream.model.ids import GroupId
 
@@ -13,6 +14,7 @@ class Group:
 
     def __init__(self, deadline_ms: int | None) -> None:
         self.deadline_ms = deadline_ms
+        self.size_bytes = 0
 
     def next_deadline_ms(self) -> int | None:
         return self.deadline_ms
@@ -49,3 +51,22 @@ def test_a_group_that_fails_takes_no_deadline_from_those_behind_it() -> None:
     assert table.next_deadline_ms() == 1
     table[A].deadline_ms = 6
     assert [group is table[C] for group in table.due(5)] == [True]
+
+
+def test_the_sizes_of_groups_are_in_the_sum_of_all_until_they_are_gone() -> None:
+    memory = GroupMemory()
+    memory.size_bytes = 1_000  # of another shard
+    table: GroupTable[Group] = GroupTable(memory)
+    for name, size in ((A, 5), (B, 7)):
+        table[name] = Group(None)
+        table[name].size_bytes = size
+        table.arm(name)
+    assert memory.size_bytes == 1_012
+    table[A].size_bytes = 1
+    table.arm(A)
+    assert memory.size_bytes == 1_008
+    del table[A]
+    table.arm(A)
+    assert memory.size_bytes == 1_007
+    table.clear()
+    assert memory.size_bytes == 1_000

@@ -96,10 +96,13 @@ class GroupCall:
         self._failed = failed
         self._finish = finish
 
-    def submit(self, method: RequestMethod) -> None:
-        """Pass the request to the coordinator; the answer is sent when it is ready."""
+    def submit(self, method: RequestMethod, request: Any = None) -> None:
+        """Pass the request to the coordinator; the answer is sent when it is ready.
+
+        `request`: the whole one, where only a part of it is kept until then.
+        """
         try:
-            method(caller_of(self._context, self), self._request)
+            method(caller_of(self._context, self), request or self._request)
         except OperatingError as error:
             self.respond(without_frames(error))
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from millstream.broker.requests.services import Services
     from millstream.controller.image import ImageChange, TopicImage
     from millstream.groups.coordinator import GroupCoordinator
+    from millstream.groups.memory import GroupMemory
     from millstream.groups.shard import Shard
     from millstream.model.ids import LeaderEpoch
     from millstream.runtime.clock import Clock
@@ -61,6 +62,12 @@ class GroupService:
         self._topics: ImageTopics | None = None
         self._creating: asyncio.Future[None] | None = None
         self._is_stopped = False
+        self._memory: GroupMemory | None = None
+
+    @property
+    def members_bytes(self) -> int:
+        """What the members of all groups keep in memory."""
+        return 0 if self._memory is None else self._memory.size_bytes
 
     @property
     def loaded(self) -> "GroupCoordinator | None":
@@ -79,8 +86,10 @@ class GroupService:
         from millstream.broker.groups.settings import BrokerGroupSettings
         from millstream.broker.groups.topics import ImageTopics
         from millstream.groups.coordinator import GroupCoordinator, GroupDependencies
+        from millstream.groups.memory import GroupMemory
         from millstream.groups.shard import Shard
 
+        memory = self._memory = GroupMemory()
         services = self._dependencies.services
         settings = BrokerGroupSettings(services)
         topics = self._topics = ImageTopics(services)
@@ -99,6 +108,7 @@ class GroupService:
                 outbox=outbox,
                 new_member_id=new_member_id,
                 topics=topics,
+                memory=memory,
             )
 
         return GroupCoordinator(

@@ -23,7 +23,9 @@ def handle(context: Context, request: JoinGroupRequest) -> JoinGroupResponse | N
     """Pass the request to the group, which answers later."""
     if not request.group_id:
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
-    GroupCall(context, request, failed).submit(coordinator_of(context).join_group)
+    # It waits for minutes: the metadata is in the group by then, and must not be there twice.
+    kept = JoinGroupRequest(group_id=request.group_id, member_id=request.member_id)
+    GroupCall(context, kept, failed).submit(coordinator_of(context).join_group, request)
     return None
 
 

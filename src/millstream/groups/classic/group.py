@@ -259,6 +259,16 @@ class ClassicGroup:
         """Why the last rebalance started, for people."""
         return self._core.reason
 
+    @property
+    def size_bytes(self) -> int:
+        """What its members keep in memory."""
+        return self._core.roster.size_bytes
+
+    def member_bytes(self, member_id: MemberId) -> int:
+        """The part of one member; 0 if there is none."""
+        member = self._core.roster.get(member_id)
+        return 0 if member is None else member.size_bytes
+
     def has_member(self, member_id: MemberId) -> bool:
         return member_id in self._core.roster
 

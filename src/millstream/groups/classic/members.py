@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from millstream.groups.memory import MEMBER_BYTES, protocols_bytes
 from millstream.model.ids import NO_GENERATION, GenerationId, InstanceId, MemberId
 from millstream.model.invariant import invariant
 from millstream.shards.effects import Caller
@@ -48,6 +49,11 @@ def facts_of(caller: Caller, request: JoinGroupRequest) -> MemberFacts:
     )
 
 
+def facts_bytes(facts: MemberFacts) -> int:
+    """What they take in memory."""
+    return MEMBER_BYTES + len(facts.client_id) + protocols_bytes(facts.protocols.items())
+
+
 class Member:
     """A member, its assignment, and its waiting requests."""
 
@@ -59,6 +65,7 @@ class Member:
         "is_new",
         "join_caller",
         "member_id",
+        "size_bytes",
         "sync_caller",
     )
 
@@ -66,6 +73,8 @@ class Member:
         self, member_id: MemberId, instance_id: InstanceId | None, facts: MemberFacts
     ) -> None:
         self.member_id, self.instance_id, self.facts = member_id, instance_id, facts
+        self.size_bytes = facts_bytes(facts)
+        """Of the facts, as counted by its roster."""
         self.assignment = b""
         self.assigned_in: GenerationId = NO_GENERATION
         """The generation of the assignment (I-27)."""
@@ -106,12 +115,21 @@ class Member:
 class Roster:
     """The members of one group."""
 
-    __slots__ = ("_by_id", "_supporters", "awaiting_count", "instances", "leader_id", "pending")
+    __slots__ = (
+        "_by_id",
+        "_facts_bytes",
+        "_supporters",
+        "awaiting_count",
+        "instances",
+        "leader_id",
+        "pending",
+    )
 
     def __init__(self) -> None:
         self._by_id: dict[MemberId, Member] = {}
         self._supporters: Counter[str] = Counter()
         """How many members support a protocol."""
+        self._facts_bytes = 0
         self.awaiting_count = 0
         """Members whose JoinGroup waits."""
         self.instances: dict[InstanceId, MemberId] = {}
@@ -147,6 +165,11 @@ class Roster:
         """How long all members have to join: the longest timeout of any member."""
         return max((member.facts.rebalance_timeout_ms for member in self), default=0)
 
+    @property
+    def size_bytes(self) -> int:
+        """What the members, and ids that were given out, keep in memory."""
+        return self._facts_bytes + len(self.pending) * MEMBER_BYTES
+
     # -- changes -------------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
@@ -156,6 +179,7 @@ class Roster:
             invariant(member.instance_id not in self.instances, "I-28 a static instance twice")
             self.instances[member.instance_id] = member.member_id
         self._by_id[member.member_id] = member
+        self._facts_bytes += member.size_bytes
         self._count_protocols(member, by=1)
         self.awaiting_count += member.is_awaiting_join
         self.pending.discard(member.member_id)
@@ -164,6 +188,7 @@ class Roster:
     def remove(self, member: Member) -> None:
         """Remove a member; another one becomes the leader if it was."""
         del self._by_id[member.member_id]
+        self._facts_bytes -= member.size_bytes
         if member.instance_id is not None:
             known_id = self.instances.pop(member.instance_id, None)
             invariant(known_id == member.member_id, "I-28 an instance of two members")
@@ -183,7 +208,9 @@ class Roster:
     def update(self, member: Member, facts: MemberFacts) -> None:
         """It has rejoined."""
         self._count_protocols(member, by=-1)
-        member.facts = facts
+        self._facts_bytes -= member.size_bytes
+        member.facts, member.size_bytes = facts, facts_bytes(facts)
+        self._facts_bytes += member.size_bytes
         self._count_protocols(member, by=1)
 
     def await_join(self, member: Member, caller: Caller) -> Caller | None:

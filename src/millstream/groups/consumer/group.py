@@ -18,7 +18,7 @@ from millstream.groups.consumer.topics import TopicsView
 from millstream.groups.errors import GroupNotEmpty
 from millstream.groups.records.entries import Entry
 from millstream.groups.settings import GroupSettings
-from millstream.model.ids import GroupId
+from millstream.model.ids import GroupId, MemberId
 from millstream.shards.effects import Caller, Outbox
 from millstream.wire.messages.consumer_group_describe import DescribedGroup
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -132,6 +132,16 @@ class ConsumerGroup:
         The group was converted if a classic group's record follows this group's tombstones.
         """
         return self._core.downgrade_rebalances
+
+    @property
+    def size_bytes(self) -> int:
+        """What its members keep in memory, without their assignments."""
+        return self._core.state.size_bytes
+
+    def member_bytes(self, member_id: MemberId) -> int:
+        """The part of one member; 0 if there is none."""
+        member = self._core.state.members.get(member_id)
+        return 0 if member is None else member.size_bytes
 
     def subscribed_topics(self) -> frozenset[str]:
         """The topics that any member subscribes to."""

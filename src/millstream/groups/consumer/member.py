@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
+from millstream.groups.memory import MEMBER_BYTES, names_bytes, protocols_bytes
 from millstream.groups.records.values import (
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -81,6 +82,17 @@ class ConsumerMember:
     assigned: Owned = field(default_factory=lambda: NOTHING_OWNED)
     revoking: Owned = field(default_factory=lambda: NOTHING_OWNED)
     """Partitions pending revocation: it has not reported yet that it stopped reading them."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it keeps in memory, without its assignment."""
+        return self.own_bytes + names_bytes(self.topic_names)
+
+    @property
+    def own_bytes(self) -> int:
+        """The same without the names of topics, which members may share."""
+        size = MEMBER_BYTES + len(self.topic_regex) + len(self.client_id)
+        return size + (protocols_bytes(self.classic.protocols) if self.classic else 0)
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
         """Whether it has reached its target assignment."""

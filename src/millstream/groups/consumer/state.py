@@ -20,6 +20,7 @@ from millstream.groups.consumer.member import (
     ConsumerMember,
     MemberState,
 )
+from millstream.groups.memory import names_bytes
 from millstream.groups.records import keys, values
 from millstream.groups.records.entries import Entry
 from millstream.model.ids import GroupId, InstanceId, MemberId
@@ -70,6 +71,13 @@ class GroupState:
         self.classic_count = 0
         self._subscribed: frozenset[str] | None = None
         self._names: dict[frozenset[str], frozenset[str]] = {}
+        self._names_bytes = 0
+        self._own_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What the members keep in memory, without their assignments."""
+        return self._own_bytes + self._names_bytes
 
     # -- queries ---------------------------------------------------------------------------------
 
@@ -198,13 +206,26 @@ class GroupState:
         before = self.members.get(member_id)
         if isinstance(value, values.ConsumerGroupMemberMetadataValue):
             made = (before or ConsumerMember(member_id=member_id)).with_metadata(value)
-            names = self._names.setdefault(made.topic_names, made.topic_names)
-            self._replace(before, replace(made, topic_names=names))
+            self._replace(before, replace(made, topic_names=self._shared(made.topic_names)))
             if len(self._names) > 2 * len(self.members) + UNUSED_NAMES_MIN:
-                self._names = {one.topic_names: one.topic_names for one in self.members.values()}
+                self._forget_unused_names()
         elif before is not None:
             self.targets.pop(member_id, None)
             self._replace(before, None)
+            if not self.members:
+                self._forget_unused_names()
+
+    def _shared(self, names: frozenset[str]) -> frozenset[str]:
+        """The same set for all members with these names."""
+        known = self._names.get(names)
+        if known is None:
+            known = self._names[names] = names
+            self._names_bytes += names_bytes(names)
+        return known
+
+    def _forget_unused_names(self) -> None:
+        self._names = {one.topic_names: one.topic_names for one in self.members.values()}
+        self._names_bytes = sum(map(names_bytes, self._names))
 
     def _apply_current(self, member_id: MemberId, value: object) -> None:
         before = self.members.get(member_id)
@@ -255,6 +276,7 @@ class GroupState:
         for member in by_epoch:
             self._replace(None, self._unless_taken(member))
         self.members = {member_id: self.members[member_id] for member_id in members}
+        self._forget_unused_names()
         self.is_live = True
 
     def _unless_taken(self, member: ConsumerMember) -> ConsumerMember:
@@ -300,6 +322,7 @@ class GroupState:
             del self.static_ids[member.instance_id]
 
     def _count(self, member: ConsumerMember, by: int) -> None:
+        self._own_bytes += by * member.own_bytes
         for name in member.topic_names:
             self.name_counts[name] += by
             if not self.name_counts[name]:
@@ -353,6 +376,7 @@ def _same_subscription(before: ConsumerMember, after: ConsumerMember) -> bool:
 
 def _same_counts(before: ConsumerMember, after: ConsumerMember) -> bool:
     is_same = before.server_assignor == after.server_assignor and before.classic is after.classic
+    is_same = is_same and before.client_id == after.client_id
     return is_same and _same_subscription(before, after)
 
 
