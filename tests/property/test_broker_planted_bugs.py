@@ -110,7 +110,7 @@ def session_epochs_are_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def sessions_are_not_limited(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FetchSessions, "_evict", lambda self, size, is_privileged, now_ms: True)
+    patch.setattr(FetchSessions, "_make_room", lambda self, size, **more: True)
 
 
 def a_deleted_topic_is_forgotten_in_memory_only(patch: pytest.MonkeyPatch) -> None:

@@ -86,10 +86,11 @@ def send_all(bootstrap_servers: str, requests: Iterator[tuple[Any, int]]) -> int
             except (EOFError, ConnectionError):
                 client.socket.close()
                 client = WireClient(bootstrap_servers)
-        client.write(ApiVersionsRequest(), 0)
-        client.read_frame()
     finally:
         client.socket.close()
+    with WireClient(bootstrap_servers) as last:  # the broker has done with all others by then
+        last.write(ApiVersionsRequest(), 0)
+        last.read_frame()
     return answers
 
 
