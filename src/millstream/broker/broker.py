@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from millstream.broker import gauges
@@ -29,7 +30,14 @@ from millstream.broker.requests.context import Peer, RequestFacts
 from millstream.broker.requests.dispatch import Dispatch, Forward
 from millstream.broker.requests.services import Services
 from millstream.broker.requests.tasks import TaskScope
-from millstream.broker.upkeep import ROOM_CHECK_S, Duty, Upkeep, log_end_of_move, log_loaded
+from millstream.broker.upkeep import (
+    ROOM_CHECK_S,
+    Duty,
+    Upkeep,
+    log_changes_steps,
+    log_end_of_move,
+    log_loaded,
+)
 from millstream.controller.cluster.tally import Tally
 from millstream.controller.identity import META_PROPERTIES
 from millstream.controller.image import (
@@ -47,7 +55,8 @@ from millstream.model.ids import BrokerId, TopicId, TopicPartition
 from millstream.model.invariant import InvariantViolated, invariant
 from millstream.model.limits import OPEN_FILES_MAX, WORKER_REQUESTS_MAX
 from millstream.observe.broker_metrics import BrokerMetrics
-from millstream.observe.logs import Repeated, get_logger
+from millstream.observe.client_log import ClientLog
+from millstream.observe.logs import get_logger
 from millstream.observe.process import ProcessFacts
 from millstream.replication.partitions import Partitions
 from millstream.runtime.background import Background, ThreadBackground
@@ -56,7 +65,7 @@ from millstream.runtime.disk import Disk
 from millstream.runtime.network import LoopNetwork, Network
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import Randomness, system_randomness
-from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator, chunked
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
 from millstream.runtime.serving_clock import ServingClock
 from millstream.storage.config import LogConfig
 from millstream.storage.manager.log_manager import LogManager, StartReport, StorageDependencies
@@ -119,7 +128,8 @@ class Broker:
         self._background = dependencies.background or ThreadBackground(loop)
         self.broker_id = BrokerId(configs.get_int("broker.id"))
         self.metrics = BrokerMetrics(dependencies.process)
-        self._tasks = TaskScope()
+        self._client_log = ClientLog(dependencies.clock)
+        self._tasks = TaskScope(self._client_log)
         self._scheduler = CooperativeScheduler(self._background, self._tasks.spawn)
         self._computing = dependencies.background or ThreadBackground(
             loop, workers=WORKER_REQUESTS_MAX
@@ -145,7 +155,9 @@ class Broker:
             background=self._background,
             network=dependencies.network,
             hooks=ExchangeHooks(
-                after_write=self._wake_readers, on_read_error=self.logs.on_read_error
+                after_write=self._wake_readers,
+                on_read_error=self.logs.on_read_error,
+                client_log=self._client_log,
             ),
         )
         self.cluster = self._make_cluster(dispatch) if self._is_in_cluster else None
@@ -181,7 +193,7 @@ class Broker:
             configs.get_list("log.dirs"),
             open_files_max=dependencies.open_files_max,
             cleaner_limits=configs.cleaner_limits(),
-            on_move_ended=log_end_of_move,
+            on_move_ended=partial(log_end_of_move, self._client_log),
         )
 
     def _make_controller(self) -> StandaloneController:
@@ -213,6 +225,7 @@ class Broker:
                 background=self._background,
                 network=dependencies.network or LoopNetwork(),
                 clock=dependencies.clock,
+                client_log=self._client_log,
                 randomness=dependencies.randomness,
                 scheduler=self._scheduler,
                 requests=self._requests,
@@ -268,6 +281,7 @@ class Broker:
     def _make_upkeep(self) -> Upkeep:
         duties = {
             "missing logs": Duty(lambda: ROOM_CHECK_S, self._make_missing_logs),
+            "suppressed log lines": Duty(lambda: 1.0, self._client_log.sweep),
             "garbage": Duty(lambda: GARBAGE_CHECK_INTERVAL_S, self._garbage.collect_if_due),
         }
         return Upkeep(
@@ -314,7 +328,7 @@ class Broker:
             ),
             producer_ids=ProducerIds(blocks, self._tasks.spawn),
             metrics=self.metrics,
-            repeated=Repeated(log, dependencies.clock, interval_s=60.0),
+            client_log=self._client_log,
             membership=cluster.metadata if cluster else None,
             groups=self.groups,
         )
@@ -458,7 +472,7 @@ class Broker:
             yield from self.partitions.follow_up_steps(change)
         yield from self.groups.metadata_changed_steps(change)
         if is_started:
-            yield from _log_changes_steps(change)
+            yield from log_changes_steps(self._client_log, change)
         if change.created or change.grown:
             self._garbage.freeze()
         if change.deleted and cluster is None:
@@ -549,6 +563,7 @@ class Broker:
         else:
             self.logs.close()
             self.controller.close()
+        self._client_log.close()
         if is_clean:
             log.info("broker stopped", broker=self.broker_id)
 
@@ -556,24 +571,6 @@ class Broker:
 def _protocol_map(configs: BrokerConfigs) -> dict[str, str]:
     entries = configs.get_list("listener.security.protocol.map")
     return {name: protocol for name, _, protocol in (one.partition(":") for one in entries)}
-
-
-def _log_changes_steps(change: ImageChange) -> StepGenerator[None]:
-    for part in chunked(change.created):
-        for topic in part:
-            log.info("topic created", topic=topic.name, partitions=len(topic.partitions))
-        yield None
-    for part in chunked(change.deleted):
-        for topic in part:
-            log.info("topic deleted", topic=topic.name)
-        yield None
-    for grown in change.grown:
-        count = len(grown.topic.partitions)
-        log.info("partitions added", topic=grown.topic.name, partitions=count)
-    for topic in change.reconfigured:
-        log.info("topic settings changed", topic=topic.name, settings=dict(topic.configs))
-    if change.brokers_reconfigured:
-        log.info("broker or group settings changed")
 
 
 def _log_start(report: StartReport, bound: list[ListenerAddress]) -> None:

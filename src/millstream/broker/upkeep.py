@@ -1,20 +1,23 @@
 """Periodic background tasks of a broker: retention, flushes, checkpoints, log cleaning."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import GeneratorType
 from typing import Any, Final, NamedTuple
 
 from millstream.broker.configs.broker_configs import BrokerConfigs
+from millstream.controller.image import ImageChange
 from millstream.model.ids import TopicPartition
 from millstream.model.invariant import InvariantViolated
 from millstream.observe import logs
 from millstream.observe.broker_metrics import BrokerMetrics
+from millstream.observe.client_log import ClientLog
 from millstream.observe.logs import get_logger
 from millstream.observe.loop_lag import LoopLagSampler
 from millstream.runtime.clock import Clock
 from millstream.runtime.fatal import end_if_fatal
-from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator, chunked
 from millstream.runtime.serving_clock import ServingClock
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.storage.manager.log_manager import LogManager
@@ -245,11 +248,13 @@ class Upkeep:
         self._logs.expire_producers()
 
 
-def log_end_of_move(report: MoveReport) -> None:
+def log_end_of_move(client_log: ClientLog, report: MoveReport) -> None:
     """Log how a move ended: the client was answered when it began."""
-    write = log.info if report.end in (MoveEnd.MOVED, MoveEnd.CANCELLED) else log.warning
-    write(
-        "partition move ended",
+    has_failed = report.end not in (MoveEnd.MOVED, MoveEnd.CANCELLED)
+    client_log.change(
+        log,
+        "partition move failed" if has_failed else "partition move ended",
+        level=logging.WARNING if has_failed else logging.INFO,
         partition=str(report.partition),
         directory=report.target,
         outcome=report.end.value,
@@ -277,3 +282,24 @@ def log_loaded(partition: TopicPartition, loaded: LoadReport) -> None:
             high_watermark=loaded.stored_high_watermark,
             reason=loaded.cut_reason.text,
         )
+
+
+def log_changes_steps(client_log: ClientLog, change: ImageChange) -> StepGenerator[None]:
+    """Log what clients changed, on every broker."""
+    for part in chunked(change.created):
+        for topic in part:
+            count = len(topic.partitions)
+            client_log.change(log, "topic created", topic=topic.name, partitions=count)
+        yield None
+    for part in chunked(change.deleted):
+        for topic in part:
+            client_log.change(log, "topic deleted", topic=topic.name)
+        yield None
+    for grown in change.grown:
+        count = len(grown.topic.partitions)
+        client_log.change(log, "partitions added", topic=grown.topic.name, partitions=count)
+    for topic in change.reconfigured:
+        settings = dict(topic.configs)
+        client_log.change(log, "topic settings changed", topic=topic.name, settings=settings)
+    if change.brokers_reconfigured:
+        client_log.change(log, "broker or group settings changed")

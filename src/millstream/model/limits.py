@@ -110,3 +110,35 @@ for its followers and for hundreds of consumers."""
 FETCH_SESSION_PARTITIONS_MAX: Final = 50_000
 """Partitions in one consumer's session: no client may fill the cache alone. One with more sends
 them with every request."""
+
+LOG_INTERVAL_S: Final = 10.0
+"""Log lines of one kind that one client causes are at least this far apart: often enough to see
+that it goes on."""
+
+LOG_CLIENTS_PER_INTERVAL_MAX: Final = 20
+"""Addresses that have lines of one kind in an interval. One user may have thousands of them; a
+reader of the log learns nothing more from their lines than from twenty."""
+
+LOG_ONCE_INTERVAL_S: Final = 3600.0
+"""For what a client would repeat for as long as it runs, such as requests that are for brokers."""
+
+LOG_ONCE_CLIENTS_MAX: Final = 200
+"""Addresses that have such a line in an hour."""
+
+LOG_CHANGES_PER_INTERVAL_MAX: Final = 200
+"""Lines of one kind about changes that clients asked for (topics, settings): a script that creates
+hundreds of topics is ordinary, a client that changes a setting a thousand times a second is not."""
+
+LOG_DEBUG_PER_INTERVAL_MAX: Final = 100
+"""Lines of level DEBUG of one kind and client: who looks for an error needs more than one."""
+
+LOG_LINE_KINDS_MAX: Final = 256
+"""Kinds of lines counted at a time: more than the program has. Those of libraries may have varying
+text; beyond this they are counted together."""
+
+LOG_FLOOD_INTERVAL_S: Final = 300.0
+"""Of the limit for lines of any kind: recovery and its many lines are over by then."""
+
+LOG_FLOOD_LINES_MAX: Final = 5_000
+"""Lines of any kind in that time, whatever causes them: one for each partition of a large broker
+that recovers; an error that repeats itself thousands of times a second fills no disk."""

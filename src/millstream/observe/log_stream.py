@@ -9,8 +9,12 @@ import logging
 import os
 import select
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
+from millstream.model.limits import LOG_FLOOD_INTERVAL_S, LOG_FLOOD_LINES_MAX
+from millstream.observe.line_limiter import LineLimiter, LineLimits, Suppressed
+from millstream.observe.log_format import FIELDS_ATTRIBUTE
+from millstream.runtime.clock import Clock
 from millstream.runtime.fatal import end_if_fatal
 
 BACKLOG_BYTES_MAX: Final = 1024 * 1024
@@ -21,6 +25,10 @@ _CLOSE_WAITS_MAX: Final = 4
 """How often a stopping process waits for a slow reader before it ends."""
 
 _STANDARD_ERROR: Final = 2
+
+_FLOOD: Final = LineLimits(LOG_FLOOD_INTERVAL_S, LOG_FLOOD_LINES_MAX, 1)
+
+_KIND_LENGTH_MAX: Final = 200
 
 
 class LineStream:
@@ -86,15 +94,20 @@ class LineStream:
 
 
 class LineHandler(logging.Handler):
-    """The one handler of the program."""
+    """The one handler of the program; limits lines of every kind, whatever causes them."""
 
-    def __init__(self, stream: LineStream) -> None:
+    def __init__(self, stream: LineStream, clock: Clock) -> None:
         super().__init__()
         self._stream = stream
+        self._clock = clock
+        self._limiter = LineLimiter(_FLOOD)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._stream.write_line(self.format(record))
+            now_s = self._clock.monotonic_s()
+            self._report(self._limiter.take_ended(now_s))
+            if self._limiter.allows(_kind_of(record), "", now_s):
+                self._stream.write_line(self.format(record))
         except Exception as error:  # noqa: BLE001 - as every handler of the logging module does
             end_if_fatal(error)
             self.handleError(record)
@@ -103,6 +116,7 @@ class LineHandler(logging.Handler):
         """Write what was kept; cheap if there is nothing."""
         self.acquire()
         try:
+            self._report(self._limiter.take_ended(self._clock.monotonic_s()))
             self._stream.flush()
         finally:
             self.release()
@@ -110,10 +124,27 @@ class LineHandler(logging.Handler):
     def close(self) -> None:
         self.acquire()
         try:
+            self._report(self._limiter.take_all())
             self._stream.flush(waits_max=_CLOSE_WAITS_MAX)
         finally:
             self.release()
         super().close()
+
+    def _report(self, suppressed: list[Suppressed]) -> None:
+        for kind, _, lines in suppressed:
+            line: dict[str, Any] = {
+                "name": __name__,
+                "levelno": logging.WARNING,
+                "msg": "log lines suppressed",
+                FIELDS_ATTRIBUTE: {"kind": kind, "suppressed": lines},
+            }
+            self._stream.write_line(self.format(logging.makeLogRecord(line)))
+
+
+def _kind_of(record: logging.LogRecord) -> str:
+    """The message before values are inserted, of which libraries' messages have some."""
+    first_line = str(record.msg)[:_KIND_LENGTH_MAX].partition("\n")[0]
+    return f"{record.name}: {first_line}"
 
 
 def standard_error() -> LineStream:

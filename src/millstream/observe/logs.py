@@ -5,13 +5,12 @@
     log.error("request failed", api=name, error=error)      # with the error's trace
 
 Loggers do nothing until the program calls `configure`: a broker inside a test process does not
-change that process's logging. Nothing on a hot path logs; what clients can repeat at will goes
-through `Repeated`.
+change that process's logging. Nothing on a hot path logs; lines that clients can cause go through
+`observe/client_log.py`.
 """
 
 import logging
 import os
-from collections import OrderedDict
 from enum import StrEnum
 from typing import Any, Final
 
@@ -25,12 +24,11 @@ from millstream.observe.log_format import (
 )
 from millstream.observe.log_stream import LineHandler, LineStream, standard_error
 from millstream.observe.redaction import Secret
-from millstream.runtime.clock import Clock
+from millstream.runtime.clock import Clock, SystemClock
 
 __all__ = [
     "Log",
     "LogFormat",
-    "Repeated",
     "Secret",
     "configure",
     "fields",
@@ -44,9 +42,6 @@ __all__ = [
 OUR_ROOT: Final = "millstream"
 ROOT_NAME: Final = "root"
 """Kafka's name of the root logger."""
-
-REPEATED_KEYS_MAX: Final = 1024
-"""Keys whose last line is remembered; a client that makes up names cannot fill the memory."""
 
 _LEVELS: Final = {name: number for number, name in LEVEL_NAMES.items()} | {"WARNING": 30}
 
@@ -121,34 +116,6 @@ def get_logger(name: str) -> Log:
     return Log(logging.getLogger(name))
 
 
-class Repeated:
-    """Warnings that clients or a failing disk can cause at any rate: one per key and interval.
-
-    The next line of the key has the number of suppressed ones.
-    """
-
-    def __init__(self, log: Log, clock: Clock, *, interval_s: float = 10.0) -> None:
-        self._log = log
-        self._clock = clock
-        self._interval_s = interval_s
-        self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()
-
-    def warning(self, key: str, message: str, **values: object) -> None:
-        """Like `Log.warning`, unless a line of this key was just written."""
-        now_s = self._clock.monotonic_s()
-        written_s, left_out = self._seen.get(key, (float("-inf"), 0))
-        if now_s - written_s < self._interval_s:
-            self._seen[key] = (written_s, left_out + 1)
-            return
-        self._seen[key] = (now_s, 0)
-        self._seen.move_to_end(key)
-        if len(self._seen) > REPEATED_KEYS_MAX:
-            self._seen.popitem(last=False)
-        if left_out:
-            values["left_out"] = left_out
-        self._log.write(logging.WARNING, message, values)
-
-
 # -- for the program -------------------------------------------------------------------------------
 
 
@@ -158,6 +125,7 @@ def configure(
     log_format: LogFormat = LogFormat.AUTO,
     stream: LineStream | None = None,
     node: int | None = None,
+    clock: Clock | None = None,
 ) -> LineHandler:
     """Send the lines of the whole process to standard error; replaces an earlier handler of ours.
 
@@ -168,7 +136,9 @@ def configure(
     number = _level_number(level)
     if log_format is LogFormat.AUTO:
         log_format = LogFormat.HUMAN if os.isatty(2) else LogFormat.JSON
-    handler = LineHandler(stream if stream is not None else standard_error())
+    handler = LineHandler(
+        stream if stream is not None else standard_error(), clock or SystemClock()
+    )
     is_human = log_format is LogFormat.HUMAN
     handler.setFormatter(HumanFormatter(node) if is_human else JsonFormatter(node))
     root = logging.getLogger()

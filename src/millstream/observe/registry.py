@@ -65,6 +65,7 @@ class Registry:
         self._families: dict[str, Family] = {}
         self._before_scrape: list[Callable[[], None]] = []
         self._failed_reads = 0
+        self._reported: set[str] = set()
         self.register_counter(
             "scrape_failures_total",
             "Metrics that could not be read during a scrape and were left out of it",
@@ -156,5 +157,7 @@ class Registry:
         except Exception as error:  # noqa: BLE001 - a scrape reports what it can
             end_if_fatal(error)
             self._failed_reads += 1
-            log.warning("cannot read metric", metric=name, error=error)
+            if name not in self._reported:  # every client can scrape, as often as it likes
+                self._reported.add(name)
+                log.warning("cannot read metric", metric=name, error=error)
             return instead

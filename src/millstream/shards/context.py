@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol
 
 from millstream.model.errors import OperatingError
+from millstream.observe.client_log import ClientLog
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
 from millstream.runtime.fatal import end_if_fatal
@@ -109,6 +110,7 @@ class ShardContext(Generic[Machine]):
         self.dependencies = dependencies
         self.settings = dependencies.settings
         self.counts = ShardCounts()
+        self.client_log = ClientLog(dependencies.clock)
         self._ready: deque[Reply] = deque()
         self._is_delivering = False
 
@@ -136,6 +138,7 @@ class ShardContext(Generic[Machine]):
                     sink.respond(response)
                 except Exception as error:  # noqa: BLE001 - the others must be answered all the same
                     end_if_fatal(error)
-                    log.error("a coordinator's response could not be sent", error=error)
+                    message = "a coordinator's response could not be sent"
+                    self.client_log.error(log, message, client="", error=error)
         finally:
             self._is_delivering = False

@@ -244,12 +244,8 @@ class ShardCoordinator(Generic[Machine]):
                     step(batch)
                 except Exception as error:  # noqa: BLE001 - the other shards must continue
                     end_if_fatal(error)
-                    where = str(batch.led.log.partition)
-                    log.error(
-                        f"{self._dependencies.name} could not be written",
-                        partition=where,
-                        error=error,
-                    )
+                    message = f"{self._dependencies.name} could not be written"
+                    self._log_fault(message, batch.led, error)
         for led in gathering:
             self._arm_for(led)
         self.context.deliver()
@@ -312,11 +308,11 @@ class ShardCoordinator(Generic[Machine]):
         except Exception as error:  # noqa: BLE001 - the other shards must continue
             end_if_fatal(error)
             self._retry_at_ms[led] = time.now_ms + TICK_RETRY_MS
-            log.error(
-                f"timeouts of {self._dependencies.name} could not be handled",
-                partition=str(led.log.partition),
-                error=error,
-            )
+            self._log_fault(f"timeouts of {self._dependencies.name} not handled", led, error)
+
+    def _log_fault(self, message: str, led: LedShard[Machine], error: Exception) -> None:
+        partition = str(led.log.partition)
+        self.context.client_log.error(log, message, client="", partition=partition, error=error)
 
     def stop(self) -> None:
         """Cancel the timers; no request is answered any more."""

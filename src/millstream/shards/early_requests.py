@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from millstream.model.errors import OperatingError, without_frames
+from millstream.observe.client_log import ClientLog
 from millstream.observe.logs import get_logger
 from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.timers import Timers
@@ -47,6 +48,7 @@ class EarlyRequests:
 
     def __init__(self, timers: Timers, awaited: Awaited) -> None:
         self._timers = timers
+        self._client_log = ClientLog(timers)
         self._awaited = awaited
         self._waiting: dict[int, list[_Early]] = {}
         self._count = 0
@@ -78,7 +80,8 @@ class EarlyRequests:
                 self._resubmit(one)
             except Exception as error:  # noqa: BLE001 - the others must be served all the same
                 end_if_fatal(error)
-                log.error("a request that waited for its coordinator failed", error=error)
+                message = "a request that waited for its coordinator failed"
+                self._client_log.error(log, message, client="", error=error)
 
     def _resubmit(self, one: _Early) -> None:
         try:

@@ -16,8 +16,9 @@ from millstream.broker.requests.services import Services
 from millstream.controller.image import ImageChange
 from millstream.controller.standalone.controller import StandaloneController
 from millstream.model.config.resources import ResourceType
-from millstream.observe.logs import Repeated, get_logger
+from millstream.observe.client_log import ClientLog
 from millstream.runtime.background import Background
+from millstream.runtime.clock import SystemClock
 from millstream.runtime.randomness import SeededRandomness
 from millstream.runtime.scheduler import run_blocking
 from millstream.testing.sim.background import InlineBackground
@@ -84,7 +85,7 @@ class ConfigWorld:
             partitions=nothing,
             fetch_sessions=nothing,
             producer_ids=nothing,
-            repeated=Repeated(get_logger("millstream.test"), nothing),
+            client_log=ClientLog(SystemClock()),
             metrics=nothing,
         )
 

@@ -30,7 +30,7 @@ from millstream.kernels.slots import SlotTable
 from millstream.model.ids import BrokerId, LeaderEpoch, TopicId
 from millstream.model.invariant import InvariantViolated
 from millstream.observe.broker_metrics import BrokerMetrics
-from millstream.observe.logs import Repeated, get_logger
+from millstream.observe.client_log import ClientLog
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
 from millstream.runtime.background import Background, Outcome
@@ -315,7 +315,7 @@ class DataPlane:
             partitions=self.partitions,
             fetch_sessions=self.sessions,
             producer_ids=None,  # type: ignore[arg-type]
-            repeated=Repeated(get_logger("millstream.test"), self.clock),
+            client_log=ClientLog(self.clock),
             metrics=BrokerMetrics(),
         )
         self.partitions.attach(self.controller.image)

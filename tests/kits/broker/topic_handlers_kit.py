@@ -19,7 +19,7 @@ from millstream.controller.image import BrokerImage, Endpoint
 from millstream.controller.standalone.controller import StandaloneController
 from millstream.controller.topics import NewTopic
 from millstream.model.ids import BrokerId, TopicPartition
-from millstream.observe.logs import Repeated, get_logger
+from millstream.observe.client_log import ClientLog
 from millstream.replication.partitions import Partitions
 from millstream.runtime.background import Outcome
 from millstream.runtime.randomness import SeededRandomness
@@ -96,7 +96,7 @@ class Desk:
             partitions=self.partitions,
             fetch_sessions=cast("Any", None),
             producer_ids=cast("Any", None),
-            repeated=Repeated(get_logger("millstream.test"), clock),
+            client_log=ClientLog(clock),
             metrics=cast("Any", None),
         )
         self.begin()

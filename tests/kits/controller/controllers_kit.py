@@ -16,6 +16,7 @@ from millstream.controller.cluster.tally import Tally
 from millstream.controller.image import ClusterImage, ImageChange, TopicImage
 from millstream.controller.topics import NewTopic
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
+from millstream.observe.client_log import ClientLog
 from millstream.rpc.connections import Connections
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.randomness import SeededRandomness
@@ -58,6 +59,7 @@ class Node:
             make_policy=policy_of,
             check_configs=lambda _: None,
             randomness=SeededRandomness(f"{world.world.seed}/{self.name}/topics"),
+            client_log=ClientLog(self.node.clock),
             balance=balance,
         )
         self.candidate: Candidate[ActiveController] = Candidate(

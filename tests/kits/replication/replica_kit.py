@@ -32,7 +32,7 @@ from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.model.invariant import InvariantViolated
 from millstream.observe.broker_metrics import BrokerMetrics
-from millstream.observe.logs import Repeated, get_logger
+from millstream.observe.client_log import ClientLog
 from millstream.replication.cluster import ReplicationDependencies
 from millstream.replication.errors import ProposalRefused
 from millstream.replication.fetch_wire import FetchLimits
@@ -118,7 +118,7 @@ class ReplicaBroker:
         self.epoch = BrokerEpoch(cluster.next_epoch())
         self.settings = Settings(cluster.config)
         self.settings.min_in_sync = str(cluster.min_in_sync)
-        self.tasks = TaskScope()
+        self.tasks = TaskScope(ClientLog(node.clock))
         self.table = SlotTable(violation=InvariantViolated)
         dependencies = StorageDependencies(node.disk, node.clock, node.randomness, node.background)
         self.logs = LogManager(dependencies, [ROOT])
@@ -154,7 +154,7 @@ class ReplicaBroker:
                 slots_max=100, clock=node.clock, randomness=node.randomness
             ),
             producer_ids=None,  # type: ignore[arg-type]
-            repeated=Repeated(get_logger("millstream.test"), node.clock),
+            client_log=ClientLog(node.clock),
             metrics=metrics,
         )
         await self.server.bind([ListenerAddress(LISTENER, self.name, PORT)])

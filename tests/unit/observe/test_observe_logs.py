@@ -19,9 +19,7 @@ import millstream
 from millstream.observe.log_format import VALUE_LENGTH_MAX, HumanFormatter, JsonFormatter
 from millstream.observe.log_stream import LineHandler, LineStream
 from millstream.observe.logs import (
-    REPEATED_KEYS_MAX,
     LogFormat,
-    Repeated,
     Secret,
     UnknownLogger,
     UnknownLogLevel,
@@ -262,39 +260,6 @@ def test_configuring_again_replaces_the_handler(configured: Lines) -> None:
     logging.getLogger().removeHandler(mine[0])
     for descriptor in (other.read_end, other.write_end):
         os.close(descriptor)
-
-
-class StoppedClock:
-    now_s = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        raise AssertionError
-
-
-def test_repeated_warnings_come_once_per_interval_and_say_what_was_left_out(
-    configured: Lines,
-) -> None:
-    clock = StoppedClock()
-    repeated = Repeated(get_logger(NAME), clock, interval_s=10)
-    for _ in range(100):
-        repeated.warning("a", "trouble", peer="x")
-    repeated.warning("b", "other trouble")
-    clock.now_s += 10
-    repeated.warning("a", "trouble", peer="y")
-    first, other, second = entries(configured)
-    assert (first["peer"], "left_out" in first) == ("x", False)
-    assert other["message"] == "other trouble"
-    assert (second["peer"], second["left_out"]) == ("y", 99)
-
-
-def test_repeated_warnings_forget_old_keys(configured: Lines) -> None:
-    repeated = Repeated(get_logger(NAME), StoppedClock(), interval_s=10)
-    for number in range(3 * REPEATED_KEYS_MAX):
-        repeated.warning(str(number), "trouble")
-    assert len(repeated._seen) == REPEATED_KEYS_MAX
 
 
 # -- the stream ------------------------------------------------------------------------------------

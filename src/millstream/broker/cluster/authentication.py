@@ -5,7 +5,7 @@ open. See `broker/requests/broker_proof.py` for what is proven, ADR 0025 for why
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from millstream.broker.cluster.broker_secrets import BrokerSecrets
 from millstream.broker.requests.between_brokers import NotABroker
@@ -20,7 +20,8 @@ from millstream.broker.requests.broker_proof import (
 from millstream.broker.requests.context import Peer
 from millstream.controller.cluster.registration import Registered
 from millstream.model.ids import BrokerEpoch, BrokerId
-from millstream.observe.logs import Repeated
+from millstream.observe.client_log import ClientLog
+from millstream.observe.logs import get_logger
 from millstream.rpc.connection import Connection
 from millstream.rpc.errors import ConnectFailed
 from millstream.runtime.randomness import Randomness
@@ -31,7 +32,7 @@ from millstream.wire.messages.authenticate_broker import (
 )
 from millstream.wire.primitives import MalformedFrame
 
-_REFUSED_KEY: Final = "refused by "
+log = get_logger("millstream.broker.cluster.authentication")
 
 
 class Prover:
@@ -42,7 +43,7 @@ class Prover:
         broker_id: BrokerId,
         incarnation: Callable[[], Registered | None],
         randomness: Randomness,
-        repeated: Repeated,
+        client_log: ClientLog,
         *,
         timeout_s: float,
     ) -> None:
@@ -50,7 +51,7 @@ class Prover:
         self._broker_id = broker_id
         self._incarnation = incarnation
         self._randomness = randomness
-        self._repeated = repeated
+        self._client_log = client_log
         self._timeout_s = timeout_s
 
     async def prove(self, connection: Connection) -> None:
@@ -94,12 +95,8 @@ class Prover:
         return answer
 
     def _failure(self, connection: Connection, reason: str) -> ConnectFailed:
-        self._repeated.warning(
-            _REFUSED_KEY + connection.address,
-            "brokers could not prove themselves to each other",
-            peer=connection.address,
-            reason=reason,
-        )
+        message = "brokers could not prove themselves to each other"
+        self._client_log.warning(log, message, client=connection.address, reason=reason)
         return ConnectFailed(connection.address, reason)
 
 

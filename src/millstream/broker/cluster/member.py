@@ -43,7 +43,8 @@ from millstream.coordination.errors import CannotConnect
 from millstream.coordination.port import Coordination, Session, SessionState
 from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
-from millstream.observe.logs import Repeated, get_logger
+from millstream.observe.client_log import ClientLog
+from millstream.observe.logs import get_logger
 from millstream.replication.partitions import Partitions
 from millstream.rpc.connections import Address, Connections
 from millstream.runtime.clock import Clock
@@ -78,6 +79,7 @@ class MemberDependencies:
     coordination: Coordination
     connections: Connections
     clock: Clock
+    client_log: ClientLog
     randomness: Randomness
     scheduler: CooperativeScheduler
     spawn: Spawn
@@ -169,7 +171,7 @@ class ClusterMember:
             dependencies.broker_id,
             lambda: self._incarnation,
             dependencies.randomness,
-            Repeated(log, dependencies.clock, interval_s=60.0),
+            dependencies.client_log,
             timeout_s=self._settings.connect_timeout_s,
         )
         return authenticator, prover
@@ -500,6 +502,7 @@ class ClusterMember:
                 make_policy=self._policy,
                 check_configs=dependencies.configs.check_topic_configs,
                 randomness=dependencies.randomness,
+                client_log=dependencies.client_log,
                 balance=Balance(
                     is_enabled=settings.rebalances, interval_s=settings.rebalance_interval_s
                 ),

@@ -40,6 +40,7 @@ from millstream.model.ids import (
     Offset,
     TopicPartition,
 )
+from millstream.observe.client_log import ClientLog
 from millstream.observe.logs import get_logger
 from millstream.replication.cluster import ReplicationDependencies
 from millstream.replication.fetch_wire import FetchLimits
@@ -80,6 +81,7 @@ class ClusterDependencies:
     background: Background
     network: Network
     clock: Clock
+    client_log: ClientLog
     randomness: Randomness
     scheduler: CooperativeScheduler
     requests: CooperativeScheduler
@@ -126,6 +128,7 @@ class ClusterRuntime:
                 coordination=dependencies.coordination or _kazoo(settings, dependencies.clock),
                 connections=self.connections,
                 clock=dependencies.clock,
+                client_log=dependencies.client_log,
                 randomness=dependencies.randomness,
                 scheduler=dependencies.scheduler,
                 spawn=dependencies.spawn,

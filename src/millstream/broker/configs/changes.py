@@ -104,7 +104,7 @@ async def _alter(context: Context, change: ResourceChange, *, validate_only: boo
             await _alter_broker(context, change, validate_only=validate_only)
         case ResourceType.BROKER_LOGGER if not change.is_whole:
             check_broker_name(change.resource_name, context.services.broker_id)
-            _alter_loggers(change.keys, validate_only=validate_only)
+            _alter_loggers(context, change.keys, validate_only=validate_only)
         case ResourceType.CLIENT_METRICS:
             _refuse(change, "clients do not send telemetry")
         case ResourceType.GROUP:
@@ -231,7 +231,7 @@ def check_broker_name(name: str, broker_id: BrokerId | None) -> BrokerId:
 # -- others ----------------------------------------------------------------------------------------
 
 
-def _alter_loggers(keys: Sequence[KeyChange], *, validate_only: bool) -> None:
+def _alter_loggers(context: Context, keys: Sequence[KeyChange], *, validate_only: bool) -> None:
     """Set levels of our loggers until the process ends; all are checked before any is changed."""
     known = logs.logger_levels()
     for name, operation, value in keys:
@@ -252,7 +252,9 @@ def _alter_loggers(keys: Sequence[KeyChange], *, validate_only: bool) -> None:
         else:
             logs.set_logger_level(name, value)
         # `logger` and `level` are fields of every line.
-        log.info("log level changed", changed=name, new_level=value or "inherited")
+        context.services.client_log.change(
+            log, "log level changed", changed=name, new_level=value or "inherited"
+        )
 
 
 def _refuse(change: ResourceChange, reason: str) -> None:

@@ -142,7 +142,8 @@ class DelayedFetch:
             self._answer(context, self._reader)
         except Exception as error:  # noqa: BLE001 - called by another client's request
             end_if_fatal(error)
-            log.error("delayed fetch failed", error=error)
+            lines, host = context.services.client_log, context.peer.client_host
+            lines.error(log, "delayed fetch failed", client=host, error=error)
             context.close(f"FETCH failed: {error!r}")
 
 

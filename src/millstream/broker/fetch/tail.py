@@ -151,7 +151,8 @@ class TailFetch:
 
     def _failed(self, error: Exception) -> None:
         self._leave()
-        log.error("delayed fetch failed", error=error)
+        peer, lines = self._context.peer, self._context.services.client_log
+        lines.error(log, "delayed fetch failed", client=peer.client_host, error=error)
         self._context.close(f"FETCH failed: {error!r}")
 
 

@@ -201,7 +201,7 @@ class GroupService:
             error = await self._try_create(services)
             if error is not None and self._topic is None:
                 message = f"cannot create topic {OFFSETS_TOPIC}; consumer groups are waiting for it"
-                services.repeated.warning(OFFSETS_TOPIC, message, reason=error)
+                services.client_log.warning(log, message, client="", reason=error)
         finally:
             self._creating = None
             if not done.done():

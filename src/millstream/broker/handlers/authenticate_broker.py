@@ -11,14 +11,11 @@ now. A standalone broker knows no other brokers.
 from millstream.broker.requests.between_brokers import NotABroker, refusal
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
-from millstream.observe.logs import get_logger
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.authenticate_broker import (
     AuthenticateBrokerRequest,
     AuthenticateBrokerResponse,
 )
-
-log = get_logger("millstream.broker.authentication")
 
 
 async def handle(
@@ -31,8 +28,7 @@ async def handle(
             raise NotABroker("a standalone broker has no others")
         return await membership.authenticate(context.peer, request)
     except NotABroker as error:
-        log.debug("broker not proven", client=context.peer.client_host, reason=str(error))
-        refused = refusal(context)
+        refused = refusal(context, reason=str(error))
         context.answer(failed(request, code_of(refused), context.version))
         context.close(f"not a broker: {error}")
         return None

@@ -33,7 +33,13 @@ async def handle(context: Context, request: EnvelopeRequest) -> EnvelopeResponse
     try:
         header, begin = decode_request_header(data)
     except MalformedFrame as error:
-        log.warning("envelope without a request", reason=str(error))
+        context.services.client_log.warning(
+            log,
+            "envelope without a request",
+            client=_client_host(request),
+            forwarded_by=context.peer.proven_broker,
+            reason=str(error),
+        )
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     if header.api_key not in FORWARDED:
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
@@ -46,7 +52,14 @@ async def handle(context: Context, request: EnvelopeRequest) -> EnvelopeResponse
         # NotController is passed on: the dispatcher answers with `failed`.
         return EnvelopeResponse(response_data=await collecting.response)
     except RequestRefused as error:
-        log.warning("forwarded request refused", api=header.api_key.name, reason=str(error))
+        context.services.client_log.warning(
+            log,
+            "forwarded request refused",
+            client=collecting.client_host,
+            forwarded_by=peer.proven_broker,
+            api=header.api_key.name,
+            reason=str(error),
+        )
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
 
 

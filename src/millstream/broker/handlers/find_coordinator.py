@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millstream.broker.requests.advertised_brokers import advertised_brokers
 from millstream.broker.requests.context import Context
 from millstream.controller.views import Node
+from millstream.observe.logs import get_logger
 from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_on_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.find_coordinator import (
@@ -29,6 +30,7 @@ from millstream.wire.messages.find_coordinator import (
 if TYPE_CHECKING:
     from millstream.broker.groups.service import GroupService
 
+log = get_logger("millstream.broker.handlers.find_coordinator")
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -63,7 +65,7 @@ def _refuse_steps(
         # after most others) and with which Java's producer shows the message.
         error, message = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _NO_TRANSACTIONS
         warning = "a client requested a transaction coordinator: transactions are not supported yet"
-        context.services.repeated.warning(warning, warning, client=context.peer.client_host)
+        context.services.client_log.warning(log, warning, client=context.peer.client_host)
     found = []
     pace = YieldCounter()
     for key in _keys(request, context.version):

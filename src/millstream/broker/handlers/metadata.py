@@ -47,6 +47,7 @@ from millstream.controller.views import (
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
 from millstream.model.limits import PARTITIONS_PER_REQUEST_MAX
+from millstream.observe.logs import get_logger
 from millstream.runtime.scheduler import (
     ITEMS_PER_TURN,
     StepGenerator,
@@ -62,6 +63,8 @@ from millstream.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+
+log = get_logger("millstream.broker.handlers.metadata")
 
 AUTO_CREATE: Final = "auto.create.topics.enable"
 
@@ -184,7 +187,7 @@ async def _after_creation(context: Context, request: MetadataRequest) -> Metadat
     failures: dict[str, ErrorCode] = {}
     if requested is not None and _may_create(services, request, requested):
         missing = await run_on_loop(_to_create_steps(services, requested.names))
-        failures = _codes_for_clients(services, await _create(services, missing)) if missing else {}
+        failures = _codes_for_clients(context, await _create(services, missing)) if missing else {}
     return await run_on_loop(_answer_steps(context, request, requested, failures))
 
 
@@ -207,7 +210,7 @@ async def _create(services: Services, missing: Sequence[str]) -> dict[str, Error
     return failures
 
 
-def _codes_for_clients(services: Services, failures: NoTopics) -> dict[str, ErrorCode]:
+def _codes_for_clients(context: Context, failures: NoTopics) -> dict[str, ErrorCode]:
     """Errors that are not retriable become UNKNOWN_TOPIC_OR_PARTITION.
 
     They would end consumers and producers that Kafka keeps waiting for their topic.
@@ -215,7 +218,9 @@ def _codes_for_clients(services: Services, failures: NoTopics) -> dict[str, Erro
     refused = {code: name for name, code in failures.items() if not code.is_retriable}
     for code, name in refused.items():  # one of each: there may be thousands
         message = "automatic creation of a topic failed"
-        services.repeated.warning(f"create {code.name}", message, topic=name, reason=code.text)
+        context.services.client_log.warning(
+            log, message, client=context.peer.client_host, topic=name, reason=code.text
+        )
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return {name: unknown if code in refused else code for name, code in failures.items()}
 

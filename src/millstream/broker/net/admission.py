@@ -13,8 +13,11 @@ from typing import Final, Protocol
 
 from millstream.broker.net.peer import Cause, ClientPeer
 from millstream.broker.requests.between_brokers import HANDSHAKE
-from millstream.observe.logs import Repeated
+from millstream.observe.client_log import ClientLog
+from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
+
+log = get_logger("millstream.broker.net.admission")
 
 RESERVED_MAX: Final = 64
 """Connections beyond the limits that have not said yet who they are. One more closes the oldest: a
@@ -56,12 +59,12 @@ class Admission:
         self,
         limits: CountLimits,
         clock: Clock,
-        repeated: Repeated,
+        client_log: ClientLog,
         on_refused: Callable[[str], None],
     ) -> None:
         self._limits = limits
         self._clock = clock
-        self._repeated = repeated
+        self._client_log = client_log
         self._on_refused = on_refused
         self._counted: set[ClientPeer] = set()
         self._per_address: dict[str, int] = {}
@@ -144,9 +147,8 @@ class Admission:
         excess = self._excess(peer) or Excess.ALL
         label, message = excess.value
         self._on_refused(label)
-        self._repeated.warning(
-            label, message, client=peer.client_host, open=len(self._counted) + len(self._reserved)
-        )
+        open_count = len(self._counted) + len(self._reserved)
+        self._client_log.warning(log, message, client=peer.client_host, open=open_count)
         peer.abort(message, Cause.LIMIT)
 
     def _admit(self, peer: ClientPeer) -> None:

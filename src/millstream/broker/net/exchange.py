@@ -18,6 +18,7 @@ from millstream.kernels.connection import Connection, FrameError
 from millstream.kernels.slots import SlotTable
 from millstream.model.limits import BUFFERED_REQUEST_BYTES_MAX, KIB
 from millstream.observe.api_counters import ApiCounters
+from millstream.observe.client_log import ClientLog
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
 from millstream.runtime.fatal import end_if_fatal
@@ -62,6 +63,8 @@ class ExchangeHooks:
     """Called with the error, which names the file, when records for an answer could not be read."""
     admission: "Admission | None" = None
     """Decides about connections beyond the limits; without it there are none."""
+    client_log: ClientLog | None = None
+    """The broker's; without it the exchange has its own."""
 
 
 class Exchange:
@@ -88,6 +91,7 @@ class Exchange:
         self.table = table
         self.admission = hooks.admission
         self._apis = apis
+        self._client_log = hooks.client_log or ClientLog(clock)
         self.now_s = clock.monotonic_s()
         self.wall_ms = clock.wall_ms()
         self.closing: set[ClientPeer] = set()
@@ -181,7 +185,8 @@ class Exchange:
                 work()
             except Exception as error:  # noqa: BLE001 - the answers of others must be sent
                 end_if_fatal(error)
-                log.error("work at the end of an event-loop iteration failed", error=error)
+                message = "work at the end of an event-loop iteration failed"
+                self._client_log.error(log, message, client="", error=error)
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -302,7 +307,7 @@ class Exchange:
 
     def _abort_failed(self, peer: ClientPeer, error: Exception) -> None:
         end_if_fatal(error)
-        log.error("connection failed", client=peer.client_host, error=error)
+        self._client_log.error(log, "connection failed", client=peer.client_host, error=error)
         peer.abort(f"failed: {error!r}", Cause.FAILURE)
 
     def _write_staged(self) -> None:

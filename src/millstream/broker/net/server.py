@@ -16,7 +16,8 @@ from millstream.broker.requests.dispatch import Dispatch
 from millstream.kernels.connection import Connection
 from millstream.kernels.slots import SlotTable
 from millstream.observe.broker_metrics import BrokerMetrics
-from millstream.observe.logs import Repeated, get_logger
+from millstream.observe.client_log import ClientLog
+from millstream.observe.logs import get_logger
 from millstream.runtime.background import Background
 from millstream.runtime.clock import Clock
 from millstream.runtime.network import Listener, Network
@@ -72,8 +73,8 @@ class Server:
         self._background = background
         self._clock = clock
         self._table = table
-        self._repeated = Repeated(log, clock)
-        self._admission = Admission(limits, clock, self._repeated, metrics.connections.refused)
+        self._client_log = hooks.client_log or ClientLog(clock)
+        self._admission = Admission(limits, clock, self._client_log, metrics.connections.refused)
         self.exchange = Exchange(
             table,
             dispatch,
@@ -81,7 +82,7 @@ class Server:
             metrics.apis,
             self._on_peer_closed,
             call_soon=asyncio.get_running_loop().call_soon,
-            hooks=replace(hooks, admission=self._admission),
+            hooks=replace(hooks, admission=self._admission, client_log=self._client_log),
             take_ready=table.take_ready if network is not None else self._take_ready,
         )
         self._shell: SocketShell | None = None
@@ -215,22 +216,19 @@ class Server:
             self._emptied.set()
 
     def _log_end(self, peer: ClientPeer) -> None:
-        if peer.close_cause in (Cause.PROTOCOL, Cause.FAILURE):
-            self._repeated.warning(
-                peer.close_cause,
-                "connection closed",
-                client=peer.client_host,
-                reason=peer.close_reason,
-            )
-        else:
-            log.debug("connection closed", client=peer.client_host, reason=peer.close_reason)
+        lines = self._client_log
+        is_bad = peer.close_cause in (Cause.PROTOCOL, Cause.FAILURE)
+        (lines.warning if is_bad else lines.debug)(
+            log, "connection closed", client=peer.client_host, reason=peer.close_reason
+        )
 
     def apply_connection_limit(self) -> None:
         """The limits may have changed: let those in for whom there is room now."""
         self._admission.sweep()
 
     def _on_accept_error(self, error: OSError) -> None:
-        self._repeated.warning("shortage", "could not accept a connection", reason=error.strerror)
+        message = "could not accept a connection"
+        self._client_log.warning(log, message, client="", reason=error.strerror)
 
     # -- upkeep ----------------------------------------------------------------------------
 

@@ -8,10 +8,13 @@ a follower sends, too, are refused where their replica id is known.
 from typing import TYPE_CHECKING, Final
 
 from millstream.model.errors import OperatingError
+from millstream.observe.logs import get_logger
 from millstream.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from millstream.broker.requests.context import Context
+
+log = get_logger("millstream.broker.requests.between_brokers")
 
 BETWEEN_BROKERS: Final = frozenset(
     {
@@ -36,14 +39,12 @@ class BrokerUnverifiable(OperatingError):
     """Nothing can be said about it: the coordination service is out of reach. It may try again."""
 
 
-def refusal(context: "Context") -> NotABroker:
-    """The error to answer with; the log has a line for each address, now and then."""
-    host, api = context.peer.client_host, ApiKey(context.facts.api_key).name
-    context.services.repeated.warning(
-        f"not a broker: {host}",
-        "request refused: only brokers of this cluster may send it",
-        client=host,
-        api=api,
+def refusal(context: "Context", *, reason: str = "no proof") -> NotABroker:
+    """The error to answer with; the log has one line for each address."""
+    api = ApiKey(context.facts.api_key).name
+    message = "request refused: only brokers of this cluster may send it"
+    context.services.client_log.warning_once(
+        log, message, client=context.peer.client_host, api=api, reason=reason
     )
     return NotABroker(f"{api} is for brokers of this cluster")
 

@@ -273,21 +273,28 @@ class Dispatch:
         code = code_of(error)
         facts, name = context.facts, _name_of(context)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
-            log.error("request failed", api=name, version=facts.version, error=error)
+            self._log_fault(context, "request failed", version=facts.version, error=error)
             if facts.api_key == ApiKey.PRODUCE or not isinstance(error, Exception):
                 context.peer.close(f"{name} failed: {error!r}")
                 return None
         elif not isinstance(error, OperatingError):
-            log.warning("request refused", api=name, error=error)
+            host = context.peer.client_host
+            context.services.client_log.warning(
+                log, "request refused", client=host, api=name, error=error
+            )
         if code is ErrorCode.NOT_CONTROLLER and isinstance(context.peer, CollectingPeer):
             context.peer.note_not_controller()
         without_frames(error)  # it may be in what they keep: the request would outlive its answer
         return code
 
     def _give_up(self, context: Context, error: Exception, second: Exception) -> None:
-        name = _name_of(context)
-        log.error("error response could not be sent", api=name, error=second)
-        context.peer.close(f"{name} failed: {error!r}")
+        self._log_fault(context, "error response could not be sent", error=second)
+        context.peer.close(f"{_name_of(context)} failed: {error!r}")
+
+    def _log_fault(self, context: Context, message: str, **values: object) -> None:
+        """As often as the client sends such a request, if it were not limited."""
+        client_log, host = context.services.client_log, context.peer.client_host
+        client_log.error(log, message, client=host, api=_name_of(context), **values)
 
     # -- answers ---------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from millstream.controller.topics import MorePartitions, NewTopic, TopicDefaults
     from millstream.model.errors import OperatingError
     from millstream.observe.broker_metrics import BrokerMetrics
-    from millstream.observe.logs import Repeated
+    from millstream.observe.client_log import ClientLog
     from millstream.replication.partitions import Partitions
     from millstream.runtime.clock import Clock
     from millstream.runtime.randomness import Randomness
@@ -103,8 +103,8 @@ class Services:
     fetch_sessions: "FetchSessions"
     producer_ids: "ProducerIds"
     metrics: "BrokerMetrics"
-    repeated: "Repeated"
-    """Warnings that clients can cause at any rate."""
+    client_log: "ClientLog"
+    """For log lines that clients can cause."""
     membership: "Membership | None" = None
     """This broker's membership of a cluster; None: it is standalone."""
     groups: "GroupService | None" = None

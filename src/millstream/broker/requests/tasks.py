@@ -6,6 +6,7 @@ from typing import Any
 
 from millstream.model.errors import without_frames
 from millstream.model.invariant import InvariantViolated
+from millstream.observe.client_log import ClientLog
 from millstream.observe.logs import get_logger
 
 log = get_logger("millstream.broker.requests.tasks")
@@ -14,7 +15,8 @@ log = get_logger("millstream.broker.requests.tasks")
 class TaskScope:
     """A group of tasks that do not end each other: a failed request affects only its client."""
 
-    def __init__(self) -> None:
+    def __init__(self, client_log: ClientLog) -> None:
+        self._client_log = client_log
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -46,5 +48,6 @@ class TaskScope:
             return
         error = task.exception()
         if error is not None and not isinstance(error, InvariantViolated):
-            log.error("task failed", task=task.get_name(), error=error)
+            name = task.get_name()
+            self._client_log.error(log, "task failed", client="", task=name, error=error)
             without_frames(error)  # the task has it, and its frames have the request

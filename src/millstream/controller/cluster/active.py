@@ -47,6 +47,7 @@ from millstream.controller.topics import (
 )
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
+from millstream.observe.client_log import ClientLog
 from millstream.observe.logs import get_logger
 from millstream.runtime.randomness import Randomness
 from millstream.runtime.scheduler import StepGenerator, run_on_loop
@@ -80,6 +81,7 @@ class ControllerSettings:
     check_configs: CheckConfigs
     """Raises for settings that a topic may not have."""
     randomness: Randomness
+    client_log: ClientLog
     balance: Balance = Balance()
 
 
@@ -107,7 +109,7 @@ class ActiveController:
         self._broker_id = broker_id
         self.tally = tally
         writer = FencedWriter(self._session, epoch_version=elected.epoch_version)
-        self._decisions = Decisions(writer, tally)
+        self._decisions = Decisions(writer, tally, settings.client_log)
 
     # -- life cycle ------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from millstream.controller.cluster.port import FeedPosition, MetadataDelta
 from millstream.controller.cluster.tally import Tally
 from millstream.controller.image import ClusterImage, ImageChange
 from millstream.model.invariant import invariant
+from millstream.observe.client_log import ClientLog
 from millstream.observe.logs import get_logger
 from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.scheduler import StepGenerator, run_on_loop
@@ -40,8 +41,9 @@ class _Waiting(NamedTuple):
 class Decisions:
     """The queue of one controller; `run` works on it until deposed. All on the loop's thread."""
 
-    def __init__(self, writer: FencedWriter, tally: Tally) -> None:
+    def __init__(self, writer: FencedWriter, tally: Tally, client_log: ClientLog) -> None:
         self._writer = writer
+        self._client_log = client_log
         self._tally = tally
         self._feed: Feed | None = None
         self._waiting: deque[_Waiting] = deque()
@@ -167,11 +169,12 @@ class Decisions:
         begun, ended = tally.reassignments_begun, tally.reassignments_ended
         tally.count(before, change)
         if tally.reassignments_begun > begun:
-            log.info(
-                "partition reassignments started", partitions=tally.reassignments_begun - begun
+            self._client_log.change(
+                log, "partition reassignments started", partitions=tally.reassignments_begun - begun
             )
         if tally.reassignments_ended > ended:
-            log.info(
+            self._client_log.change(
+                log,
                 "partition reassignments completed or cancelled",
                 partitions=tally.reassignments_ended - ended,
             )

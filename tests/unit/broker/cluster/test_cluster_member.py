@@ -14,6 +14,7 @@ from millstream.controller.image import BrokerImage, ClusterImage, ImageChange, 
 from millstream.controller.topics import new_topic_id
 from millstream.coordination.errors import CannotConnect
 from millstream.model.ids import BrokerEpoch, BrokerId
+from millstream.observe.client_log import ClientLog
 from millstream.rpc.connections import Connections
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
@@ -87,7 +88,7 @@ class World:
     def play(self, story: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
         async def main() -> None:
             node = self.sim.node("broker")
-            tasks = TaskScope()
+            tasks = TaskScope(ClientLog(node.clock))
             configs = BrokerConfigs({"node.id": "1", "zookeeper.connect": "h:1"})
             self.scheduler = CooperativeScheduler(node.background, tasks.spawn)
             connections = Connections(node.network, RpcSettings(), node.randomness)
@@ -99,6 +100,7 @@ class World:
                     coordination=cast("Any", None),
                     connections=connections,
                     clock=node.clock,
+                    client_log=ClientLog(node.clock),
                     randomness=node.randomness,
                     scheduler=self.scheduler,
                     spawn=tasks.spawn,

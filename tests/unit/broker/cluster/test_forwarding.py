@@ -19,6 +19,8 @@ from millstream.broker.requests.response_collector import CollectingPeer
 from millstream.broker.requests.tasks import TaskScope
 from millstream.controller.cluster.errors import NotController
 from millstream.observe.broker_metrics import BrokerMetrics
+from millstream.observe.client_log import ClientLog
+from millstream.observe.log_format import FIELDS_ATTRIBUTE
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.scheduler import CooperativeScheduler
@@ -153,8 +155,8 @@ class World:
         async def main() -> None:
             for name, server in self.servers.items():
                 await server.listen(self.sim.network.host(name), name)
-            self.tasks = TaskScope()
             node = self.sim.node("broker")
+            self.tasks = TaskScope(ClientLog(node.clock))
             self.connections = Connections(node.network, RpcSettings(), node.randomness)
             services = self.desk.services
             services.metrics = BrokerMetrics()
@@ -495,3 +497,23 @@ def test_controller_that_is_deposed_while_it_serves_says_so_in_the_envelope() ->
     world.desk.controller.create_topics = deposed  # type: ignore[method-assign]
     with pytest.raises(NotController):
         opened(world, enveloped(creation("t"), VERSION))
+
+
+def test_malformed_envelopes_cost_few_log_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """A line for each was 20,000 lines in 2.3 s; the address is the original client's."""
+    world = World()
+    request = EnvelopeRequest(request_data=b"\x00", client_host_address=b"10.0.0.9")
+    refused = enveloped(creation("t"), VERSION)
+    refused.request_data = bytes(refused.request_data)[:-3]
+
+    async def story() -> None:
+        for _ in range(500):
+            for sent in (request, refused):
+                answer = await world.desk.serve(envelope, sent, EnvelopeResponse, 0)
+                assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+    world.play(story)
+    messages = [one.getMessage() for one in caplog.records]
+    assert messages == ["envelope without a request", "forwarded request refused"]
+    (fields,) = {str(getattr(one, FIELDS_ATTRIBUTE)["client"]) for one in caplog.records}
+    assert fields == "10.0.0.9"

@@ -18,6 +18,7 @@ from millstream.controller.cluster.port import IsrChange
 from millstream.controller.image import PartitionImage
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicPartition
+from millstream.observe.client_log import ClientLog
 from millstream.replication.errors import ProposalRefused
 from millstream.replication.isr_port import IsrAnswer, IsrMember, IsrProposal, IsrState
 from millstream.rpc.connections import Address, Connections
@@ -81,7 +82,7 @@ class World:
                 await server.listen(self.sim.network.host(name), name)
             node = self.sim.node("broker")
             connections = Connections(node.network, RpcSettings(), node.randomness)
-            tasks = TaskScope()
+            tasks = TaskScope(ClientLog(node.clock))
             calls = ControllerCalls(
                 lambda: cast("Any", self.located), connections, node.randomness, timeout_s=2.0
             )

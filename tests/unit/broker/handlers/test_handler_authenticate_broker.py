@@ -15,7 +15,8 @@ from millstream.controller.cluster.registration import Registered
 from millstream.controller.image import BrokerImage
 from millstream.coordination.errors import ConnectionLost, NoNode
 from millstream.model.ids import BrokerEpoch, BrokerId
-from millstream.observe.logs import Repeated, Secret, get_logger
+from millstream.observe.client_log import ClientLog
+from millstream.observe.logs import Secret
 from millstream.rpc.errors import ConnectFailed
 from millstream.runtime.randomness import SeededRandomness, system_randomness
 from millstream.testing.sim.clock import ManualClock
@@ -89,8 +90,8 @@ class World:
         return answer
 
     def prove(self) -> None:
-        repeated = Repeated(get_logger("millstream.test"), ManualClock())
-        prover = Prover(TWO, lambda: self.held, SeededRandomness(2), repeated, timeout_s=1.0)
+        client_log = ClientLog(ManualClock())
+        prover = Prover(TWO, lambda: self.held, SeededRandomness(2), client_log, timeout_s=1.0)
         asyncio.run(prover.prove(cast("Any", self)))
 
 

@@ -12,7 +12,7 @@ from millstream.broker.net.admission import (
     Admission,
     is_loopback,
 )
-from millstream.observe.logs import Repeated, get_logger
+from millstream.observe.client_log import ClientLog
 from millstream.testing.sim.clock import ManualClock
 from millstream.wire.api_keys import ApiKey
 
@@ -47,8 +47,8 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.refused: list[str] = []
-        repeated = Repeated(get_logger("millstream.test"), self.clock)
-        self.admission = Admission(self, self.clock, repeated, self.refused.append)
+        client_log = ClientLog(self.clock)
+        self.admission = Admission(self, self.clock, client_log, self.refused.append)
 
     def per_address_max(self, address: str) -> int:
         del address
