@@ -2,7 +2,8 @@
 
 Small and without a dependency: read-only, no request bodies, a bounded number of connections, each
 with a bounded head and bounded times. A response is written in chunks as the peer reads it, and the
-loop serves Kafka clients between two chunks.
+loop serves Kafka clients between two chunks. Who must leave when others come is decided in
+`observe/http_places.py`.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from millstream.observe.exposition import choose_format
+from millstream.observe.http_places import YOUNG_S, Use
 from millstream.observe.http_request import BadRequest, Request, take_request
 
 if TYPE_CHECKING:
@@ -21,6 +23,15 @@ IDLE_S: Final = 120.0
 
 REQUEST_S: Final = 10.0
 """For a request's head to arrive once it began, and for the peer to read each chunk."""
+
+ANSWER_S: Final = 120.0
+"""For a whole answer: no reader, however slow, keeps one longer."""
+
+SCRAPE_WAIT_S: Final = 30.0
+"""For a request for metrics to wait for those before it; scrapers give up earlier."""
+
+REQUESTS_PER_CONNECTION_MAX: Final = 1000
+"""Then it is closed with the answer, and the peer connects again: hours of an ordinary scraper."""
 
 LINGER_S: Final = 1.0
 """For a peer to close its side after the last answer."""
@@ -66,6 +77,11 @@ def answer_to(server: "ObserveServer", request: Request) -> Answer:
     return Answer(200, server.metrics.exposition(text_format), text_format.value)
 
 
+def is_scrape(request: Request) -> bool:
+    """Whether its answer takes long."""
+    return request.path == "/metrics" and request.method == "GET"
+
+
 class HttpConnection(asyncio.Protocol):
     """One connection; answers leave in the order of their requests."""
 
@@ -87,20 +103,54 @@ class HttpConnection(asyncio.Protocol):
         self._step: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
+        self._pending: Request | None = None
+        """For metrics, which others get before it."""
+        self._left = REQUESTS_PER_CONNECTION_MAX
+        self.address = ""
+        self.since_s = self._loop.time()
+        self._is_new = True
+        """No request has arrived yet."""
+        self._full_since_s = 0.0
+        self._waited_s = 0.0
+        self._answer_until_s = 0.0
+
+    # -- for the server
+
+    def use(self, now_s: float) -> Use:
+        """What it uses its place for."""
+        is_young = now_s - self.since_s < YOUNG_S
+        if self._pending is not None:
+            return Use.YOUNG if is_young else Use.WAITING
+        if self._chunks is not None:
+            return Use.UNREAD if self._is_full else Use.ANSWERED
+        if is_young and (self._is_new or self._buffer):
+            return Use.YOUNG
+        return Use.HEAD if self._buffer else Use.IDLE
+
+    def reader_wait_s(self, now_s: float) -> float:
+        """How long the answer in progress has waited for the reader."""
+        return self._waited_s + (now_s - self._full_since_s if self._is_full else 0.0)
+
+    def begin_scrape(self) -> None:
+        """It is its turn to get metrics."""
+        request, self._pending = self._pending, None
+        if request is not None:
+            self._begin_answer(answer_to(self._server, request), request)
 
     # -- the transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if len(self._server.connections) >= self._server.connections_max:
+        name = transport.get_extra_info("peername") or ("",)
+        self.address = str(name[0])
+        if not self._server.admit(self):
             self._begin_answer(Answer(503, b"too many connections\n"), None)
             return
-        self._server.connections.add(self)
         self._expect(IDLE_S)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._server.connections.discard(self)
-        self._chunks = None
+        self._chunks = self._pending = None
+        self._server.leave(self)
         self._requests.clear()
         for handle in (self._timer, self._step):
             if handle is not None:
@@ -109,7 +159,8 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_input_over:
             return
-        if not self._buffer and self._chunks is None:
+        if not self._buffer and not self._is_answering:
+            self.since_s = self._loop.time()
             self._expect(REQUEST_S)
         self._buffer += data
         self._take_requests()
@@ -118,18 +169,23 @@ class HttpConnection(asyncio.Protocol):
         """The peer sends no more; it may still read, so responses in progress are finished."""
         self._has_peer_ended = True
         self._end_input()
-        return self._chunks is not None or bool(self._requests)
+        return self._is_answering or bool(self._requests)
 
     def pause_writing(self) -> None:
-        self._is_full = True
+        self._is_full, self._full_since_s = True, self._loop.time()
 
     def resume_writing(self) -> None:
+        self._waited_s = self.reader_wait_s(self._loop.time())
         self._is_full = False
         self._go_on_soon()
 
     def abort(self) -> None:
         """Close without sending what is left."""
         self._transport.abort()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._chunks is not None or self._pending is not None
 
     # -- requests
 
@@ -146,7 +202,7 @@ class HttpConnection(asyncio.Protocol):
         # Stop reading from a peer that sends requests and does not read responses.
         if len(self._requests) >= REQUESTS_QUEUED_MAX:
             self._transport.pause_reading()
-        if self._chunks is None:
+        if not self._is_answering:
             self._next_request()
 
     def _end_input(self) -> None:
@@ -158,11 +214,16 @@ class HttpConnection(asyncio.Protocol):
             if self._is_input_over:
                 self._end_connection()
             elif not self._buffer:
+                self.since_s = self._loop.time()
                 self._expect(IDLE_S)
             return
+        self._is_new = False
         request = self._requests.popleft()
         if isinstance(request, BadRequest):
             self._begin_answer(Answer(request.status, f"{request}\n".encode()), None)
+        elif is_scrape(request) and not self._server.begin_scrape(self):
+            self._pending, self.since_s = request, self._loop.time()
+            self._expect(SCRAPE_WAIT_S)
         else:
             self._begin_answer(answer_to(self._server, request), request)
 
@@ -172,7 +233,10 @@ class HttpConnection(asyncio.Protocol):
         body = iter((answer.body,)) if isinstance(answer.body, bytes) else answer.body
         is_old = request is None or request.is_http_1_0
         self._is_chunked = not isinstance(answer.body, bytes) and not is_old
-        self._is_last = request is None or not request.keeps_open
+        self._left -= 1
+        self._is_last = request is None or not request.keeps_open or not self._left
+        self.since_s = self._loop.time()
+        self._answer_until_s, self._waited_s = self.since_s + ANSWER_S, 0.0
         if not isinstance(answer.body, bytes) and is_old:
             self._is_last = True  # in HTTP/1.0 such a body ends with the connection
         if self._is_last:
@@ -209,7 +273,7 @@ class HttpConnection(asyncio.Protocol):
         self._step = None
         if self._chunks is None or self._is_full or self._transport.is_closing():
             return
-        self._expect(REQUEST_S)
+        self._expect(min(REQUEST_S, self._answer_until_s - self._loop.time()))
         chunk = next(self._chunks, None)
         if chunk is None:
             self._end_answer()
@@ -224,6 +288,7 @@ class HttpConnection(asyncio.Protocol):
         if self._is_chunked:
             self._transport.write(b"0\r\n\r\n")
         self._chunks = None
+        self._server.end_scrape(self)
         if self._is_last:
             self._end_connection()
             return

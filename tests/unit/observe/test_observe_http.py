@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,20 @@ from prometheus_client import parser
 
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.exposition import TextFormat
-from millstream.observe.http import IDLE_S, REQUEST_S
+from millstream.observe.http import (
+    ANSWER_S,
+    IDLE_S,
+    REQUEST_S,
+    REQUESTS_PER_CONNECTION_MAX,
+)
+from millstream.observe.http_places import (
+    CONNECTIONS_MAX,
+    OPEN_MAX,
+    PER_ADDRESS_MAX,
+    READER_WAIT_S,
+    SCRAPES_MAX,
+    YOUNG_S,
+)
 from millstream.observe.http_request import (
     HEAD_BYTES_MAX,
     HEADERS_MAX,
@@ -66,7 +79,6 @@ class Site:
             self.world.network.host("server"),
             self.metrics,
             why_not_ready=lambda: self.reason,
-            connections_max=4,
         )
         self.port = 0
 
@@ -359,17 +371,115 @@ def test_a_slow_reader_gets_everything() -> None:
     site.play(scenario)
 
 
-def test_connections_above_the_limit_are_told_and_closed() -> None:
+def test_probes_and_scrapes_are_answered_at_once_while_others_hold_connections() -> None:
+    """Idle ones, such as say half a request, and such as read no answer."""
+    site = Site()
+    rows = [((f"{number:01000d}",), number) for number in range(1_000)]
+    site.metrics.register_labelled("rows", "Rows", lambda: rows, label_names=["n"])
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        for sent in (b"", GET[:-2], GET):
+            for _ in range(2 * CONNECTIONS_MAX):
+                client = await site.connect()
+                client.transport.pause_reading()
+                client.transport.write(sent)
+            for path, within_s in (("/health", 0.5), ("/metrics", 5 * READER_WAIT_S)):
+                start_s = loop.time()
+                assert one(await site.ask(request(path)))[0] == 200
+                assert loop.time() - start_s < within_s
+
+    site.play(scenario)
+
+
+def test_the_connections_of_least_use_give_way_to_new_ones() -> None:
+    """One that was asked a moment ago stays longer than those that never asked."""
     site = Site()
 
     async def scenario() -> None:
-        kept = [await site.connect() for _ in range(4)]
-        told = await (await site.connect()).closed()
-        assert one(told)[0] == 503
-        kept[0].transport.close()
-        await kept[0].closed()
+        idle = [await site.connect() for _ in range(PER_ADDRESS_MAX)]
+        await asyncio.sleep(YOUNG_S)
+        used = await site.connect()
+        used.transport.write(request("/health", closes=False))
+        await idle[0].closed()
         await asyncio.sleep(1)
+        assert [client.is_lost for client in idle[1:]] == [False] * (PER_ADDRESS_MAX - 1)
+        used.transport.write(request("/health"))
+        assert (await used.closed()).count(b"ok\n") == 2
+
+    site.play(scenario)
+
+
+def test_open_connections_are_limited_at_every_moment() -> None:
+    """Also while all of them are young: the oldest goes."""
+    site = Site()
+
+    async def scenario() -> None:
+        first = await site.connect()
+        for _ in range(OPEN_MAX + 10):
+            await site.connect()
+            assert len(site.server.connections) <= OPEN_MAX
+        assert await first.closed() == b""
         assert one(await site.ask(request("/health")))[0] == 200
+
+    site.play(scenario)
+
+
+def test_few_scrapes_are_written_at_a_time_and_all_of_them_end() -> None:
+    site = Site()
+    begun = 0
+
+    def rows() -> Iterator[list[tuple[tuple[str, ...], float]]]:
+        nonlocal begun
+        begun += 1
+        for number in range(40):
+            yield [((f"{number:020000d}",), number)]
+
+    site.metrics.register_stepwise("rows", "Rows", rows, label_names=["n"])
+
+    async def scenario() -> None:
+        clients = [await site.connect() for _ in range(3 * SCRAPES_MAX)]
+        for client in clients:
+            client.transport.pause_reading()
+            client.transport.write(request())
+        await asyncio.sleep(READER_WAIT_S / 2)
+        assert begun == SCRAPES_MAX
+        for client in clients:
+            client.transport.resume_reading()
+        assert [one(await client.closed())[0] for client in clients] == [200] * len(clients)
+
+    site.play(scenario)
+
+
+def test_a_connection_ends_with_its_last_request() -> None:
+    """So a flood of them takes turns in connecting with everybody else."""
+    site = Site()
+
+    async def scenario() -> None:
+        client = await site.connect()
+        client.transport.write(request("/health", closes=False) * (REQUESTS_PER_CONNECTION_MAX + 5))
+        assert (await client.closed()).count(b"ok\n") == REQUESTS_PER_CONNECTION_MAX
+
+    site.play(scenario)
+
+
+def test_no_reader_keeps_an_answer_for_long() -> None:
+    """Every chunk is taken in time; the answer is not."""
+    site = Site()
+    rows = [((f"{number:0100d}",), number) for number in range(30_000)]
+    site.metrics.register_labelled("rows", "Rows", lambda: rows, label_names=["n"])
+
+    async def scenario() -> None:
+        client = await site.connect()
+        client.transport.write(request())
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        while not client.is_lost:
+            client.transport.pause_reading()
+            await asyncio.sleep(0.9 * REQUEST_S)
+            client.transport.resume_reading()
+            await asyncio.sleep(0.001)
+        assert ANSWER_S - REQUEST_S < loop.time() - start_s < ANSWER_S + REQUEST_S
 
     site.play(scenario)
 
