@@ -272,7 +272,7 @@ def leave_the_torn_bytes(patch: pytest.MonkeyPatch) -> None:
 
 def keep_what_follows_a_cut(patch: pytest.MonkeyPatch) -> None:
     """Segments behind the first bad byte stay, and so does a hole."""
-    patch.setattr(_Loader, "_drop_newest_first", lambda self, segments: None)
+    patch.setattr(_Loader, "_cut_segments", lambda self, segments: None)
     patch.setattr(_Loader, "_is_after_hole", lambda self, segment, end: False)
 
 

@@ -8,15 +8,17 @@ A process without memory is the same: whatever it tries next fails, too, and eac
 in the log. Code that catches every error and goes on calls `end_if_fatal` with it.
 """
 
-import asyncio
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar
 
 from millstream.model.invariant import InvariantViolated
+
+if TYPE_CHECKING:
+    import asyncio
 
 EXIT_INVARIANT_VIOLATED: Final = 70
 """EX_SOFTWARE of sysexits.h: an internal error, not a failure of the environment."""
@@ -81,8 +83,9 @@ def end_if_fatal(error: BaseException) -> None:
         end_process(error)
 
 
-def install(loop: asyncio.AbstractEventLoop, *, on_violation: OnViolation = end_process) -> None:
+def install(loop: "asyncio.AbstractEventLoop", *, on_violation: OnViolation = end_process) -> None:
     """Guard the loop's callbacks, protocols and tasks; call it before the first task."""
+    import asyncio  # here: Spark workers log, too, and need no event loop for it
 
     def handle(failed_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -71,8 +71,9 @@ def broker_path(broker_id: BrokerId) -> str:
 
 
 def broker_secret_path(broker_id: BrokerId) -> str:
-    """Of an ephemeral node, created by the same multi as the registration: the czxid of both is the
-    broker's epoch.
+    """Of a node that the same multi creates as the registration: the czxid of both is the broker's
+    epoch. It stays until the broker's next registration: a broker that has lost its session without
+    noticing can still prove itself, and learns from the others that it leads nothing any more.
     """
     return f"{BROKER_SECRETS}/{broker_id}"
 

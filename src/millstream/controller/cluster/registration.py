@@ -378,11 +378,11 @@ async def register(
     data = nodes.encode_registration(registration, timestamp_ms=now_ms)
     creations = [
         Create(path=path, data=data, kind=NodeKind.EPHEMERAL),
-        Create(path=secret_path, data=secret.reveal().encode(), kind=NodeKind.EPHEMERAL),
+        Create(path=secret_path, data=secret.reveal().encode()),
     ]
     loop = asyncio.get_running_loop()
     until_s = loop.time() + session.timeout_ms / 1000 * EXPIRY_SHARE
-    obsolete: list[Operation] = []
+    obsolete = await _deletion_of(session, secret_path)
     while True:
         # All of it in one step, so that no other broker gets in between.
         with suppress(MultiFailed, MultiUnproved):
@@ -390,7 +390,7 @@ async def register(
         found = await read_latest(session, path)
         if found is not None and found.stat.owner == session.session_id:
             return found.stat
-        obsolete = []
+        obsolete = await _deletion_of(session, secret_path)
         if found is not None:
             if not _is_same_directory(registration, found):
                 if not await _is_gone(session, path, wait_s=until_s - loop.time()):
@@ -398,9 +398,11 @@ async def register(
                 continue
             log.info("replacing the registration of the previous process", path=path)
             obsolete.append(Delete(path=path, version=found.stat.version))
-        left = await read_latest(session, secret_path)
-        if left is not None:  # the registration it belongs to is gone, or is replaced
-            obsolete.append(Delete(path=secret_path, version=left.stat.version))
+
+
+async def _deletion_of(session: Session, path: str) -> list[Operation]:
+    left = await read_latest(session, path)
+    return [] if left is None else [Delete(path=path, version=left.stat.version)]
 
 
 def _is_same_directory(registration: Registration, found: NodeData) -> bool:
