@@ -101,6 +101,7 @@ class Keeper(Server):
     def __init__(self, directory: Path, *, tree: Path | None = None) -> None:
         (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
+        self.secret_file = directory / "data" / "cluster.secret"
         arguments = ["keeper", "--data-dir", str(directory / "data"), "--port", str(port)]
         super().__init__(directory, arguments, tree=tree)
 
@@ -111,7 +112,11 @@ class MillstreamCluster(Cluster):
     def __init__(self, directory: Path, count: int = BROKERS, *, tree: Path | None = None) -> None:
         self.name = OURS if tree is None else OURS_OF_ANOTHER_COMMIT
         self._keeper = Keeper(directory / "keeper", tree=tree)
-        shared = {**OURS_SETTINGS, "zookeeper.connect": self._keeper.address}
+        coordination = {
+            "zookeeper.connect": self._keeper.address,
+            "zookeeper.secret.file": str(self._keeper.secret_file),
+        }
+        shared = {**OURS_SETTINGS, **coordination}
         super().__init__(
             {
                 number: Millstream(

@@ -21,6 +21,7 @@ from kits.coordination.coordination_kit import (
 )
 from kits.process.keeper_process import keeper_process
 from millstream.coordination import errors
+from millstream.coordination.credentials import Credentials
 from millstream.coordination.port import (
     ANY_VERSION,
     Check,
@@ -36,6 +37,7 @@ from millstream.coordination.port import (
     WatchKind,
 )
 from millstream.coordination.proofs import create_with_proof, delete_with_proof, set_with_proof
+from millstream.observe.redaction import Secret
 from millstream.testing.peers.runtimes import require_runtime
 from millstream.testing.peers.zookeeper import zookeeper_servers
 
@@ -201,6 +203,69 @@ def test_of_two_versioned_writes_one_wins(play: Play) -> None:
         data, stat = await one.get(path)
         assert stat.version == 1
         assert data == (b"one" if isinstance(results[0], NodeStat) else b"two")
+
+    play(story)
+
+
+# -- access ------------------------------------------------------------------------------------
+
+
+def test_without_the_secret_nothing_is_read_changed_or_deleted(play: Play) -> None:
+    async def story(world: World) -> None:
+        one, path = await world.open("one"), f"{world.root}/a"
+        await one.create(path, b"mine")
+        await one.multi([Create(path=f"{path}/b", data=b"too")])
+        before = await one.get(path)
+        guest = await world.open("guest", credentials=None)
+        for node in (path, f"{path}/b", world.root):
+            with pytest.raises(errors.NotAllowed):
+                await guest.get(node)
+            with pytest.raises(errors.NotAllowed):
+                await guest.children(node)
+            with pytest.raises(errors.NotAllowed):
+                await guest.set(node, b"", version=ANY_VERSION)
+            with pytest.raises(errors.NotAllowed):
+                await guest.create(f"{node}/of-guest")
+        with pytest.raises(errors.NotAllowed):
+            await guest.delete(f"{path}/b", version=ANY_VERSION)
+        with pytest.raises((errors.NotAllowed, errors.MultiFailed)):
+            await guest.multi([Delete(path=f"{path}/b", version=ANY_VERSION)])
+        assert await one.get(path) == before
+        assert (await one.get(f"{path}/b")).data == b"too"
+        assert (await one.children(world.root)).names == ["a"]
+
+    play(story)
+
+
+def test_another_secret_is_none(play: Play) -> None:
+    """The keeper refuses it at once; ZooKeeper takes it for another user's."""
+
+    async def story(world: World) -> None:
+        one = await world.open("one")
+        await one.create(f"{world.root}/a", b"mine")
+        other = Credentials(Secret("the-secret-of-another-cluster"))
+
+        async def read_by_guest() -> None:
+            guest = await world.open("guest", credentials=other)
+            await guest.get(f"{world.root}/a")
+
+        with pytest.raises((errors.AuthenticationFailed, errors.NotAllowed)):
+            await read_by_guest()
+        assert (await one.get(f"{world.root}/a")).data == b"mine"
+
+    play(story)
+
+
+def test_the_secret_is_proved_again_on_every_connection(play: Play) -> None:
+    async def story(world: World) -> None:
+        one, path = await world.open("one"), f"{world.root}/a"
+        await one.create(path, b"mine", kind=NodeKind.EPHEMERAL)
+        world.cut("one")
+        await eventually(world, lambda: one.state is SessionState.SUSPENDED, "it is cut off")
+        world.mend("one")
+        await one.connected()
+        data, stat = await one.get(path)
+        assert (data, stat.owner) == (b"mine", one.session_id)
 
     play(story)
 

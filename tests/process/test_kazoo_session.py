@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from kazoo.protocol.states import KeeperState
 
-from kits.coordination.coordination_kit import SHORT_SESSION_MS
+from kits.coordination.coordination_kit import CREDENTIALS, SHORT_SESSION_MS
 from kits.process.keeper_process import KeeperProcess, keeper_process
 from kits.process.lossy_proxy import LossyProxy
 from kits.process.waiting_for import until
 from millstream.coordination import errors
 from millstream.coordination.kazoo_client import (
     PINGS_PER_TIMEOUT,
+    Access,
     LoopHandler,
     NotSent,
     SessionClient,
@@ -39,7 +40,7 @@ def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeeperProcess]:
 
 
 async def session_of(place: str, timeout_ms: int = 6000) -> KazooSession:
-    coordination = KazooCoordination(place, SystemClock())
+    coordination = KazooCoordination(place, SystemClock(), Access(CREDENTIALS))
     return await coordination.connect(timeout_ms=timeout_ms, wait_s=WAIT_S)
 
 
@@ -184,7 +185,9 @@ def test_without_a_server_connecting_ends_in_time_and_leaves_no_thread() -> None
 
 def test_everything_may_be_below_a_node_that_is_made_first(keeper: KeeperProcess) -> None:
     async def story() -> None:
-        coordination = KazooCoordination(f"{keeper.address}/some/where", SystemClock())
+        coordination = KazooCoordination(
+            f"{keeper.address}/some/where", SystemClock(), Access(CREDENTIALS)
+        )
         inside = await coordination.connect(timeout_ms=6000, wait_s=WAIT_S)
         outside = await session_of(keeper.address)
         created = await inside.create("/n-", kind=NodeKind.PERSISTENT_SEQUENTIAL)

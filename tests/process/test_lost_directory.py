@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kits.process.keeper_process import keeper_process
+from kits.process.keeper_process import KeeperProcess, keeper_process
 from kits.process.server_process import ServerProcess, server_process
 from kits.process.up_kit import Cluster
 from kits.process.waiting_for import until
@@ -29,7 +29,7 @@ class Machine(NamedTuple):
     broker_id: int
     root: Path
     port: int
-    keeper: str
+    keeper: KeeperProcess
 
     @contextmanager
     def broker(self) -> Iterator[ServerProcess]:
@@ -39,7 +39,7 @@ class Machine(NamedTuple):
             "broker.id": str(self.broker_id),
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "log.dirs": ",".join(str(self.root / name) for name in DIRECTORIES),
-            "zookeeper.connect": self.keeper,
+            **self.keeper.settings,
             "zookeeper.session.timeout.ms": "18000",
             "min.insync.replicas": "2",
         }
@@ -69,7 +69,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     with ExitStack() as stack:
         keeper = stack.enter_context(keeper_process(tmp_path / "keeper"))
         machines = {
-            one: Machine(one, tmp_path / f"broker-{one}", port, keeper.address)
+            one: Machine(one, tmp_path / f"broker-{one}", port, keeper)
             for one, port in enumerate(ports, 1)
         }
         processes = {one: stack.enter_context(it.broker()) for one, it in machines.items()}

@@ -25,6 +25,7 @@ HOST_DEFAULT: Final = "127.0.0.1"
 PORT_DEFAULT: Final = 9092
 KEEPER_FOLDER: Final = "keeper"
 ZOOKEEPER: Final = "zookeeper.connect"
+SECRET_SETTING: Final = "zookeeper.secret.file"  # noqa: S105 - a setting's name
 _PREFIX: Final = "broker-"
 
 
@@ -156,10 +157,14 @@ class BrokerDirectory:
         except FileNotFoundError:
             return ""
 
-    def set_keeper(self, address: str) -> None:
-        """Point the broker at the keeper, whose port may have changed since the last start."""
-        if self.keeper_address != address:
-            self._set(ZOOKEEPER, address)
+    def set_keeper(self, address: str, secret_file: Path) -> None:
+        """Point the broker at the keeper, whose port may have changed since the last start, and at
+        the file with the secret that the keeper requires.
+        """
+        found = self.settings
+        for name, value in ((ZOOKEEPER, address), (SECRET_SETTING, str(secret_file))):
+            if found.get(name) != value:
+                self._set(name, value)
 
     def set_rack(self, rack: str) -> None:
         """Set `broker.rack`."""

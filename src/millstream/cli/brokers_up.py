@@ -275,7 +275,7 @@ def _keep_with_keeper(start: Start) -> int:
         supervisor.stop()
         raise UpFailed(error, prefix="the keeper cannot start: ") from error
     for one in directories:
-        one.set_keeper(f"{HOST}:{port}")
+        one.set_keeper(f"{HOST}:{port}", keeper.secret_file)
     try:
         code = _keep(start, supervisor, waits_for_first=waits_for_first)
     finally:

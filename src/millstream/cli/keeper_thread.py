@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from millstream.coordination.credentials import Credentials
+from millstream.coordination.keeper.journal import SECRET_FILE
 from millstream.coordination.keeper.process import system_dependencies
 from millstream.coordination.keeper.server import KeeperDependencies, KeeperServer, KeeperSettings
 from millstream.coordination.keeper.sessions import SessionRules
@@ -34,6 +36,10 @@ class KeeperThread:
         self._is_guest = is_guest
         self._thread = LoopThread("keeper")
         self._server: KeeperServer | None = None
+        self.secret_file = directory / SECRET_FILE
+        """For brokers; made by the first start."""
+        self.credentials: Credentials
+        """What the file has; known after `start`."""
         self._dependencies: KeeperDependencies | None = None
 
     def start(self, port: int, *, on_failure: Callable[[BaseException], None]) -> int:
@@ -72,6 +78,7 @@ class KeeperThread:
         self._watching = asyncio.get_running_loop().create_task(
             self._watch(server, on_failure), name="watch the keeper"
         )
+        self.credentials = server.credentials
         return server.port
 
     async def _watch(

@@ -37,6 +37,7 @@ _NOT_OVERRIDABLE: Final = {
     "log.dir": "use --data-dir",
     "pid.file": "up finds its brokers by it",
     "zookeeper.connect": "up runs a keeper for its brokers",
+    "zookeeper.secret.file": "up gives its brokers the secret of its keeper",
 }
 """Settings that differ between brokers or belong to `up`, with what to do instead."""
 

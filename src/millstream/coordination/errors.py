@@ -29,6 +29,10 @@ class SessionLost(CoordinationError):
     """
 
 
+class AuthenticationFailed(SessionLost):
+    """The service does not accept our secret, so there is no session."""
+
+
 class RequestRefused(CoordinationError):
     """Base of the service's own refusals; nothing was changed."""
 

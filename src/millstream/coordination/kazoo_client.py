@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, ConnectionLoss
@@ -21,7 +21,9 @@ from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import PingInstance
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL, make_acl
 
+from millstream.coordination.credentials import SCHEME, Credentials
 from millstream.coordination.kazoo_logs import RateLimitFilter
 from millstream.model.limits import MIB
 from millstream.runtime.clock import Clock
@@ -46,6 +48,20 @@ _SOCKETS_WHEN_IDLE: Final = 2
 
 log = logging.getLogger("millstream.coordination.kazoo")
 log.addFilter(RateLimitFilter(log))
+
+
+class Access(NamedTuple):
+    """Who a session is, and for whom its nodes are."""
+
+    credentials: Credentials
+    sets_acl: bool = True
+    """Whether nodes are created for the cluster only; without, for everybody."""
+
+    def acl(self) -> list[ACL] | None:
+        """Of nodes that are created; None for an open one."""
+        if not self.sets_acl:
+            return None
+        return [make_acl(SCHEME, self.credentials.identity(), all=True)]
 
 
 class NotSent(ConnectionLoss):  # type: ignore[misc] # kazoo has no types
@@ -113,6 +129,14 @@ class _BoundedConnection(ConnectionHandler):  # type: ignore[misc]
     """Refuses lengths that no server sends, records the granted timeout, and pings often."""
 
     granted_ms = 0
+    on_connected: Callable[[], None] = staticmethod(lambda: None)
+    """Called when the server has accepted the session and the credentials; kazoo's own state
+    changes before it has sent the latter."""
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        found = super()._connect(host, hostip, port)
+        self.on_connected()
+        return found
 
     def ping(self) -> float:
         """Send a ping besides kazoo's own, which check that an answer comes; until the next."""
@@ -136,7 +160,9 @@ class _BoundedConnection(ConnectionHandler):  # type: ignore[misc]
 class SessionClient(KazooClient):  # type: ignore[misc]
     """A client for one session. `start_async` and `end` block; `end` may take long."""
 
-    def __init__(self, hosts: str, handler: LoopHandler, *, timeout_ms: int) -> None:
+    def __init__(
+        self, hosts: str, handler: LoopHandler, *, timeout_ms: int, access: Access | None = None
+    ) -> None:
         retry = KazooRetry(
             max_tries=-1,
             delay=RETRY_FIRST_S,
@@ -149,14 +175,26 @@ class SessionClient(KazooClient):  # type: ignore[misc]
             handler=handler,
             connection_retry=retry,
             logger=log,
+            # kazoo sends it again on every new connection, before any other request.
+            auth_data=None if access is None else {(SCHEME, access.credentials.packet())},
+            default_acl=None if access is None else access.acl(),
         )
         self._connection = _BoundedConnection(self, self._conn_retry.copy(), logger=log)
         handler.ping_with(self._connection.ping)
+
+    def when_connected(self, call: Callable[[], None]) -> None:
+        """Called in kazoo's thread whenever the session has a connection."""
+        self._connection.on_connected = call
 
     @property
     def granted_ms(self) -> int:
         granted: int = self._connection.granted_ms
         return granted
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the service did not accept the credentials."""
+        return bool(self._state == KeeperState.AUTH_FAILED)
 
     @property
     def current_session_id(self) -> int:

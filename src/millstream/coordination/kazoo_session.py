@@ -22,7 +22,13 @@ from kazoo.protocol.states import KazooState
 
 from millstream.coordination import errors, port
 from millstream.coordination.checks import check_multi, check_path
-from millstream.coordination.kazoo_client import CONNECT_SHARE, LoopHandler, NotSent, SessionClient
+from millstream.coordination.kazoo_client import (
+    CONNECT_SHARE,
+    Access,
+    LoopHandler,
+    NotSent,
+    SessionClient,
+)
 from millstream.coordination.port import (
     Created,
     NodeChildren,
@@ -62,15 +68,18 @@ _KINDS: Final = {
 }
 _HARMLESS_IN_MULTI: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
 
+_REFUSED: Final = "the coordination service does not accept the secret"
+
 log = get_logger("millstream.coordination.kazoo_session")
 
 
 class KazooCoordination:
     """Opens sessions; `servers` is ZooKeeper's connection string, `h1:2181,h2:2181/chroot`."""
 
-    def __init__(self, servers: str, clock: Clock) -> None:
+    def __init__(self, servers: str, clock: Clock, access: Access | None = None) -> None:
         self._servers = servers
         self._clock = clock
+        self._access = access
         self._has_root = "/" not in servers
 
     async def connect(self, *, timeout_ms: int, wait_s: float) -> "KazooSession":
@@ -86,14 +95,16 @@ class KazooCoordination:
             path = ""
             for name in root.strip("/").split("/"):
                 path = f"{path}/{name}"
-                with suppress(errors.NodeExists):
-                    await session.create(path)
+                # Not without looking: who may not create it may still use one that exists.
+                if await session.exists(path) is None:
+                    with suppress(errors.NodeExists):
+                        await session.create(path)
         finally:
             await session.close()
         self._has_root = True
 
     async def _connect(self, servers: str, timeout_ms: int, wait_s: float) -> "KazooSession":
-        session = KazooSession(servers, self._clock, timeout_ms=timeout_ms)
+        session = KazooSession(servers, self._clock, timeout_ms=timeout_ms, access=self._access)
         try:
             async with asyncio.timeout(wait_s):
                 await session.connected()
@@ -109,7 +120,9 @@ class KazooCoordination:
 class KazooSession:
     """One session. All methods are called on the loop that created it."""
 
-    def __init__(self, servers: str, clock: Clock, *, timeout_ms: int) -> None:
+    def __init__(
+        self, servers: str, clock: Clock, *, timeout_ms: int, access: Access | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self.session_id: SessionId = NO_SESSION
@@ -117,14 +130,17 @@ class KazooSession:
         self._state = SessionState.SUSPENDED
         self._loss: str | None = None
         """Why the session is gone; set by whichever thread notices it first."""
+        self._is_refused = False
+        """Whether it is gone because our credentials were not accepted."""
         self._listeners: list[port.StateListener] = []
         self._changed = asyncio.Event()
         self._wants_end = threading.Event()
         self._ended = asyncio.Event()
         connect_timeout_s = timeout_ms / 1000 / CONNECT_SHARE / (servers.count(",") + 1)
         handler = LoopHandler(self._loop, clock, connect_timeout_s=connect_timeout_s)
-        self._client = SessionClient(servers, handler, timeout_ms=timeout_ms)
+        self._client = SessionClient(servers, handler, timeout_ms=timeout_ms, access=access)
         self._client.add_listener(self._on_kazoo_state)
+        self._client.when_connected(self._on_connected)
         self._watch = LoopWatch(self._loop, clock, timeout_s=lambda: self.timeout_ms / 1000)
         work = guard_thread(self._run_thread)
         self._thread = threading.Thread(target=work, name="coordination session", daemon=True)
@@ -140,7 +156,7 @@ class KazooSession:
     async def connected(self) -> None:
         while self.state is not SessionState.CONNECTED:
             if self._loss is not None:
-                raise errors.SessionLost(self._loss)
+                raise self._lost(self._loss)
             self._changed.clear()
             await self._changed.wait()
 
@@ -224,7 +240,7 @@ class KazooSession:
     async def _request(self, path: str, start: Callable[[], Any]) -> Any:
         """Await the result of kazoo's asynchronous call. Its callback runs on the loop."""
         if self._loss is not None:
-            raise errors.SessionLost(self._loss)
+            raise self._lost(self._loss)
         if self._state is not SessionState.CONNECTED:
             raise errors.ConnectionLost("not connected", is_in_doubt=False)
         answer: asyncio.Future[Any] = self._loop.create_future()
@@ -240,9 +256,15 @@ class KazooSession:
         start().rawlink(done)
         return await answer
 
+    def _lost(self, reason: str) -> errors.SessionLost:
+        kind = errors.AuthenticationFailed if self._is_refused else errors.SessionLost
+        return kind(reason)
+
     def _error(self, error: Exception, path: str) -> Exception:
+        if isinstance(error, kazoo_errors.AuthFailedError):
+            return errors.AuthenticationFailed(_REFUSED)
         if isinstance(error, kazoo_errors.SessionExpiredError) or self._loss is not None:
-            return errors.SessionLost(self._loss or "the session is gone")
+            return self._lost(self._loss or "the session is gone")
         if isinstance(error, NotSent):
             return errors.ConnectionLost("not connected", is_in_doubt=False)
         if isinstance(error, kazoo_errors.ConnectionLoss | kazoo_errors.OperationTimeoutError):
@@ -256,12 +278,18 @@ class KazooSession:
     def _on_kazoo_state(self, state: str) -> None:
         """Runs in kazoo's thread, which must not be blocked."""
         if state == KazooState.CONNECTED:
-            session_id = SessionId(self._client.current_session_id)
-            self._post(self._connected, session_id, self._client.granted_ms)
-        elif state == KazooState.SUSPENDED:
+            return  # the credentials are yet to be sent: `_on_connected` follows
+        if state == KazooState.SUSPENDED:
             self._post(self._suspended)
+        elif self._client.is_refused:
+            self._is_refused = True
+            self._note_loss(_REFUSED)
         else:
             self._note_loss("the session expired")
+
+    def _on_connected(self) -> None:
+        session_id = SessionId(self._client.current_session_id)
+        self._post(self._connected, session_id, self._client.granted_ms)
 
     def _connected(self, session_id: SessionId, granted_ms: int) -> None:
         if self.session_id not in (NO_SESSION, session_id):

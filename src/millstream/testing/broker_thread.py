@@ -169,7 +169,9 @@ class BrokerThread:
         dependencies = BrokerDependencies()
         if self._keeper is not None:
             clock, address = SystemClock(), (KEEPER_HOST, self._keeper_port)
-            coordination = WireCoordination(LoopNetwork(), clock, [address])
+            coordination = WireCoordination(
+                LoopNetwork(), clock, [address], self._keeper.credentials
+            )
             dependencies = BrokerDependencies(clock=clock, coordination=coordination)
             settings["zookeeper.session.timeout.ms"] = str(SESSION_MS)
             settings[SERVERS] = f"{KEEPER_HOST}:{self._keeper_port}"

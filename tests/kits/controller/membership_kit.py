@@ -5,7 +5,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
-from kits.coordination.coordination_kit import KEEPER, PORT, SHORT_SESSION_MS, SimulatedWorld, World
+from kits.coordination.coordination_kit import (
+    CREDENTIALS,
+    KEEPER,
+    PORT,
+    SHORT_SESSION_MS,
+    SimulatedWorld,
+    World,
+)
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.registration import BrokerLifecycle, ClusterIds, Registered
 from millstream.controller.image import Endpoint
@@ -51,7 +58,7 @@ class Member:
         node = world.world.node(self.name)
         seed = f"{world.world.seed}/{self.name}"
         self.losses = ReplyLosses(SeededRandomness(f"{seed}/losses"), probability=loss)
-        wire = WireCoordination(node.network, node.clock, [(KEEPER, PORT)])
+        wire = WireCoordination(node.network, node.clock, [(KEEPER, PORT)], CREDENTIALS)
         self.coordination = FlakyCoordination(wire, self.losses)
         self.events: list[tuple[str, BrokerEpoch]] = []
         self.has_failed_disk = False

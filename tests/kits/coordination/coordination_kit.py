@@ -7,10 +7,13 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from kits.process.lossy_proxy import LossyProxy
+from millstream.coordination.credentials import Credentials
+from millstream.coordination.kazoo_client import Access
 from millstream.coordination.kazoo_session import KazooCoordination
 from millstream.coordination.keeper.server import KeeperDependencies, KeeperServer, KeeperSettings
 from millstream.coordination.keeper.sessions import SessionRules
 from millstream.coordination.port import Session
+from millstream.observe.redaction import Secret
 from millstream.runtime.clock import SystemClock
 from millstream.testing.sim.durability import FateChooser
 from millstream.testing.sim.keeper_session import WireCoordination
@@ -23,6 +26,7 @@ SHORT_SESSION_MS = 2000
 KEEPER = "keeper"
 PORT = 2181
 WAIT_S = 30.0
+CREDENTIALS = Credentials(Secret("the-secret-of-all-the-stories"))
 
 
 class World(Protocol):
@@ -31,7 +35,12 @@ class World(Protocol):
     root: str
     """A node of its own for every story."""
 
-    async def open(self, name: str, timeout_ms: int = SESSION_MS) -> Session: ...
+    async def open(
+        self,
+        name: str,
+        timeout_ms: int = SESSION_MS,
+        credentials: Credentials | None = CREDENTIALS,
+    ) -> Session: ...
 
     def cut(self, name: str) -> None:
         """Connections of that client break, and it gets no new ones."""
@@ -120,15 +129,25 @@ class SimulatedWorld:
         )
         rules = SessionRules(tick_ms=500)
         settings = KeeperSettings(
-            directory="/data/keeper", host=KEEPER, port=PORT, rules=rules, log_roll_bytes=2000
+            directory="/data/keeper",
+            host=KEEPER,
+            port=PORT,
+            rules=rules,
+            log_roll_bytes=2000,
+            credentials=CREDENTIALS,
         )
         self.server = self.process.run(KeeperServer, dependencies, settings)
         await self.process.spawn(self.server.start(), "start")
 
-    async def open(self, name: str, timeout_ms: int = SESSION_MS) -> Session:
+    async def open(
+        self,
+        name: str,
+        timeout_ms: int = SESSION_MS,
+        credentials: Credentials | None = CREDENTIALS,
+    ) -> Session:
         node = self.world.node(name)
         servers = [(KEEPER, PORT)]
-        coordination = WireCoordination(node.network, node.clock, servers)
+        coordination = WireCoordination(node.network, node.clock, servers, credentials)
         session = await coordination.connect(timeout_ms=timeout_ms, wait_s=WAIT_S)
         self.sessions.append(session)
         return session
@@ -171,12 +190,18 @@ class RealWorld:
         with self._stack:
             asyncio.run(main())
 
-    async def open(self, name: str, timeout_ms: int = SESSION_MS) -> Session:
+    async def open(
+        self,
+        name: str,
+        timeout_ms: int = SESSION_MS,
+        credentials: Credentials | None = CREDENTIALS,
+    ) -> Session:
         if name not in self._proxies:
             made = [self._stack.enter_context(LossyProxy(one)) for one in self._servers]
             self._proxies[name] = made
         node_configs = ",".join(proxy.address for proxy in self._proxies[name])
-        coordination = KazooCoordination(node_configs, SystemClock())
+        access = None if credentials is None else Access(credentials)
+        coordination = KazooCoordination(node_configs, SystemClock(), access)
         session = await coordination.connect(timeout_ms=timeout_ms, wait_s=WAIT_S)
         self._sessions.append(session)
         return session

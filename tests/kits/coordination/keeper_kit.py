@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kits.coordination.coordination_kit import CREDENTIALS
+from millstream.coordination.credentials import Credentials
+from millstream.coordination.keeper.access import Identity
 from millstream.coordination.keeper.changes import Txn
 from millstream.coordination.keeper.jute import (
     JuteReader,
@@ -12,13 +15,23 @@ from millstream.coordination.keeper.jute import (
     pack_text,
     pack_texts,
 )
-from millstream.coordination.keeper.machine import Drop, Effect, Log, Machine, Send, Timestamps
+from millstream.coordination.keeper.machine import (
+    Drop,
+    Effect,
+    Keys,
+    Log,
+    Machine,
+    Send,
+    Timestamps,
+    Warn,
+)
 from millstream.coordination.keeper.protocol import Op
 from millstream.coordination.keeper.sessions import SessionRules
 from millstream.coordination.keeper.state import NO_ZXID, State
 from millstream.coordination.keeper.watches import ConnectionId
 from millstream.coordination.port import NodeKind
 from millstream.model.ids import NO_SESSION, SessionId, Zxid
+from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.sim import keeper_requests as wire
 
 SECRET = b"s" * 32
@@ -42,12 +55,18 @@ class Greeting(NamedTuple):
 class Bench:
     """A machine and what it did."""
 
-    def __init__(self, state: State | None = None, rules: SessionRules = RULES) -> None:
+    def __init__(
+        self, state: State | None = None, rules: SessionRules = RULES, *, seed: int = 1
+    ) -> None:
         self.now = Timestamps(10_000, 1_700_000_000_000)
-        self.machine = Machine(state or State(), rules, secret=SECRET, now=self.now)
+        keys = Keys(SECRET, Identity("digest", CREDENTIALS.identity()))
+        self.machine = Machine(
+            state or State(), rules, keys=keys, randomness=SeededRandomness(seed), now=self.now
+        )
         self.txns: list[Txn] = []
         self.sent: dict[int, list[bytes]] = {}
         self.dropped: dict[int, str] = {}
+        self.warnings: list[tuple[int, str]] = []
         self._xid = 0
 
     def advance(self, by_ms: int) -> None:
@@ -64,6 +83,8 @@ class Bench:
                     self.sent.setdefault(connection, []).append(frame[4:])
                 case Drop(connection, reason):
                     self.dropped[connection] = reason
+                case Warn(connection, what):
+                    self.warnings.append((connection, what))
 
     def give(self, connection: int, frame: bytes) -> None:
         """A frame without its length."""
@@ -77,8 +98,9 @@ class Bench:
         password: bytes = bytes(16),
         timeout_ms: int = 6000,
         last_zxid: Zxid = NO_ZXID,
+        credentials: Credentials | None = CREDENTIALS,
     ) -> Greeting | None:
-        """None when the server hung up instead."""
+        """None when the server hung up instead. The secret is proved at once."""
         frame = wire.connect_frame(
             last_zxid=last_zxid, timeout_ms=timeout_ms, session_id=session_id, password=password
         )
@@ -88,7 +110,15 @@ class Bench:
         reader = JuteReader(self.sent[connection].pop(0))
         assert reader.integer() == 0
         granted_ms, given_id = reader.integer(), SessionId(reader.long())
-        return Greeting(granted_ms, given_id, reader.buffer() or b"", reader.remaining == 1)
+        greeting = Greeting(granted_ms, given_id, reader.buffer() or b"", reader.remaining == 1)
+        if credentials is not None and granted_ms > 0:
+            self.prove(connection, credentials)
+        return greeting
+
+    def prove(self, connection: int, credentials: Credentials = CREDENTIALS) -> Answer:
+        """Send the secret."""
+        self.give(connection, wire.auth_frame(credentials)[4:])
+        return answer_of(self.sent[connection].pop())
 
     def request(
         self, connection: int, op: int, body: bytes = b"", xid: int | None = None

@@ -11,10 +11,14 @@ from kits.paths import ROOT
 from kits.repository.client_lines import plain_lines
 
 PACKAGE = ROOT / "src" / "millstream"
-SERVER = ("broker", "controller", "groups", "observe", "replication", "shards", "storage")
+SERVER = (
+    *("broker", "controller", "coordination/keeper", "groups", "observe", "replication"),
+    *("shards", "storage"),
+)
 
 NOT_FOR_CLIENTS = {
     "broker/process.py": "start and end of the process",
+    "broker/cluster/coordination_access.py": "at the start",
     "broker/cluster/full_replicas.py": "about this broker's own disks, at the pace of its checks",
     "broker/cluster/lost_replicas.py": "about this broker's own disks, at the pace of its checks",
     "broker/cluster/member.py": "about this broker's own session",
@@ -23,6 +27,8 @@ NOT_FOR_CLIENTS = {
     "controller/cluster/candidate.py": "about this broker's own elections, with pauses",
     "controller/cluster/node_reader.py": "what other brokers wrote to the coordination service",
     "controller/cluster/registration.py": "about this broker's own session",
+    "coordination/keeper/commits.py": "about the keeper's own disk, one per log that is closed",
+    "coordination/keeper/process.py": "start and end of the process",
     "observe/client_log.py": "it writes what was suppressed",
     "replication/fetchers.py": "about leaders that this broker fetches from, with pauses",
 }
@@ -58,6 +64,11 @@ ONCE = {
     "controller/cluster/metadata_follower.py": {
         "fetching metadata from the controller failed": "with pauses between attempts",
         "metadata change was not applied by every subscriber": "our own fault, one per delta",
+    },
+    "coordination/keeper/server.py": {
+        "truncated the torn end of the journal": "at the start",
+        "listening": "at the start",
+        "disk failed": "at the end",
     },
     "observe/registry.py": {"cannot read metric": "once per metric"},
     "observe/server.py": {

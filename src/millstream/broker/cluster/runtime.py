@@ -428,6 +428,6 @@ def as_storage_error() -> Iterator[None]:
 
 def _kazoo(settings: ClusterSettings, clock: Clock) -> Coordination:
     # Imported here: the simulator has its own, and a standalone broker needs none.
-    from millstream.coordination.kazoo_session import KazooCoordination
+    from millstream.broker.cluster.coordination_access import open_coordination
 
-    return KazooCoordination(settings.hosts, clock)
+    return open_coordination(settings, clock)

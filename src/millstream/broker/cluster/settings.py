@@ -13,6 +13,7 @@ from millstream.rpc.addresses import host_port
 _PROTOCOL: Final = "security.inter.broker.protocol"
 _SERVERS: Final = "zookeeper.connect"
 _LISTENER: Final = "inter.broker.listener.name"
+SECRET_FILE: Final = "zookeeper.secret.file"  # noqa: S105 - a setting's name
 
 
 class ClusterSettings(NamedTuple):
@@ -28,6 +29,10 @@ class ClusterSettings(NamedTuple):
     """Whether a stop is a controlled shutdown."""
     rebalances: bool
     rebalance_interval_s: float
+    secret_file: str = ""
+    """With the secret that proves to the coordination service who we are; "": none."""
+    sets_acl: bool = True
+    """Whether nodes are for those with the secret only."""
 
     @property
     def hosts(self) -> str:
@@ -62,6 +67,8 @@ def cluster_settings(configs: BrokerConfigs) -> ClusterSettings:
         hands_over=configs.get_bool("controlled.shutdown.enable"),
         rebalances=configs.get_bool("auto.leader.rebalance.enable"),
         rebalance_interval_s=configs.get_int("leader.imbalance.check.interval.seconds"),
+        secret_file=configs.get_text(SECRET_FILE),
+        sets_acl=configs.get_bool("zookeeper.set.acl"),
     )
 
 

@@ -19,12 +19,14 @@ from millstream.controller.cluster.nodes import CLUSTER_ID, Registration
 from millstream.controller.errors import InconsistentClusterId
 from millstream.controller.identity import DIRECTORIES_FILE, EPOCH_FILE
 from millstream.coordination.errors import (
+    AuthenticationFailed,
     CannotConnect,
     ConnectionLost,
     MultiFailed,
     MultiUnproved,
     NodeExists,
     NoNode,
+    NotAllowed,
     SessionLost,
 )
 from millstream.coordination.port import (
@@ -106,6 +108,17 @@ class LogsAreMissing(OperatingError):
             f" the broker ran without them, up to epoch {seen}, and logs that it created then may"
             " be in the missing one; bring it back, or, to give up what it held, remove"
             f" {DIRECTORIES_FILE} from the others and start again"
+        )
+
+
+class AccessDenied(OperatingError):
+    """The coordination service serves only those who have the cluster's secret."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(
+            f"the coordination service refuses this broker ({reason}): zookeeper.secret.file must"
+            " name a file with the cluster's secret, which is cluster.secret in the keeper's data"
+            " directory"
         )
 
 
@@ -193,7 +206,7 @@ class BrokerLifecycle:
     async def run(self) -> None:
         """Stay registered until `close`; raises why this broker cannot be:
 
-        BrokerIdTaken, InconsistentClusterId, CoordinationIsOlder.
+        BrokerIdTaken, InconsistentClusterId, CoordinationIsOlder, AccessDenied.
         """
         await until(self._closing, self._stay_registered())
 
@@ -222,6 +235,8 @@ class BrokerLifecycle:
                 session = await self._coordination.connect(
                     timeout_ms=self._timeout_ms, wait_s=CONNECT_WAIT_S
                 )
+            except (AuthenticationFailed, NotAllowed) as error:
+                raise AccessDenied(error) from error
             except CannotConnect as error:
                 failures += 1
                 log.warning("cannot connect to the coordination service", error=str(error))
@@ -230,6 +245,8 @@ class BrokerLifecycle:
             failures, self.has_connected = 0, True
             try:
                 await self._run_session(session)
+            except AuthenticationFailed as error:
+                raise AccessDenied(error) from error
             except SessionLost:
                 log.warning(
                     "session with the coordination service expired", session=session.session_id
@@ -253,7 +270,10 @@ class BrokerLifecycle:
             self._broker.reachability_changed()
 
         session.add_listener(on_state)
-        await make_base_nodes(session)
+        try:
+            await make_base_nodes(session)
+        except NotAllowed as error:
+            raise AccessDenied(error) from error
         cluster_id = await agree_on_cluster_id(session, self._cluster_ids)
         self._cluster_ids = self._cluster_ids._replace(known=cluster_id)
         await check_known_epoch(session, self._registration.broker_id, self._cluster_ids)

@@ -4,13 +4,18 @@ import asyncio
 from struct import Struct
 from typing import Final, Protocol, cast
 
+from millstream.coordination.keeper.admission import AddressUse
+from millstream.coordination.keeper.clients import Client
 from millstream.coordination.keeper.limits import (
     FRAME_BYTES_MAX,
     OUTPUT_BYTES_MAX,
     OUTSTANDING_PER_CONNECTION_MAX,
+    PENDING_BYTES_PER_CONNECTION_MAX,
+    UNAUTHENTICATED_FRAME_BYTES_MAX,
+    UNAUTHENTICATED_OUTSTANDING_MAX,
 )
 from millstream.coordination.keeper.watches import ConnectionId
-from millstream.coordination.keeper.words import WORDS
+from millstream.coordination.keeper.words import KNOWN_WORDS
 
 _LENGTH: Final = Struct(">i")
 _WORD_BYTES: Final = 4
@@ -22,7 +27,7 @@ class Owner(Protocol):
     chunk: memoryview
     """The receive buffer that all connections share: it is emptied before the next read."""
 
-    def opened(self, connection: "KeeperConnection") -> None: ...
+    def opened(self, connection: "KeeperConnection", address: str) -> None: ...
 
     def take_frame(self, connection: "KeeperConnection", frame: bytes) -> None: ...
 
@@ -43,7 +48,12 @@ class KeeperConnection(asyncio.BufferedProtocol):
         self.received_count = 0
         self.sent_count = 0
         self.outstanding = 0
+        self._pending_bytes = 0
         self.peer = ""
+        self.client = Client(connection_id, "")
+        """Until `opened` gives it those of its address: the machine's, and what it uses."""
+        self.use = AddressUse("")
+        self._is_held = False
         self._transport: asyncio.Transport | None = None
         self._input = bytearray()
         self._is_output_full = False
@@ -56,10 +66,12 @@ class KeeperConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername") or ("?", 0)
         self.peer = f"{peer[0]}:{peer[1]}"
-        self._owner.opened(self)
+        self._owner.opened(self, str(peer[0]))
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - one size serves all
-        return self._owner.chunk
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the owner's size
+        if self.client.is_authenticated:
+            return self._owner.chunk
+        return self._owner.chunk[:UNAUTHENTICATED_FRAME_BYTES_MAX]
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self.is_ending:
@@ -75,13 +87,14 @@ class KeeperConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._is_output_full = False
-        self._output_bytes = 0
+        self._forget_output()
         self._adjust_reading()
         self._parse()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - gone is gone
         self.is_ending = True
         self._input.clear()
+        self._forget_output()
         self._owner.closed(self)
         self._transport = None
 
@@ -92,18 +105,31 @@ class KeeperConnection(asyncio.BufferedProtocol):
             return
         if self._is_output_full:
             self._output_bytes += len(frame)
-            if self._output_bytes > OUTPUT_BYTES_MAX:
+            self.use.unread_bytes += len(frame)
+            if self._output_bytes > OUTPUT_BYTES_MAX or self.use.is_unread:
                 self.abort()
                 return
         self.sent_count += 1
         self._transport.write(frame)
 
-    def answered(self) -> None:
-        """A request was answered; more may be read."""
+    def answered(self, size_bytes: int) -> None:
+        """A request of this size was answered; more may be read."""
         self.outstanding -= 1
-        if self.outstanding == OUTSTANDING_PER_CONNECTION_MAX // 2:
-            self._adjust_reading()
-            self._parse()
+        self._pending_bytes -= size_bytes
+        self.use.answered(size_bytes)
+        is_calm = self.outstanding <= self._outstanding_max // 2
+        if self._is_held and is_calm and not self._is_pending_much(share=2):
+            self.release()
+
+    def release(self) -> None:
+        """Read again, if nothing else is against it."""
+        self._is_held = False
+        self._adjust_reading()
+        self._parse()
+
+    def _forget_output(self) -> None:
+        self.use.unread_bytes -= self._output_bytes
+        self._output_bytes = 0
 
     def close(self) -> None:
         """Close after what was sent."""
@@ -119,9 +145,22 @@ class KeeperConnection(asyncio.BufferedProtocol):
     # -- frames -----------------------------------------------------------------------------
 
     @property
+    def _outstanding_max(self) -> int:
+        if self.client.is_authenticated:
+            return OUTSTANDING_PER_CONNECTION_MAX
+        return UNAUTHENTICATED_OUTSTANDING_MAX
+
+    def _is_pending_much(self, *, share: int = 1) -> bool:
+        return self._pending_bytes >= PENDING_BYTES_PER_CONNECTION_MAX // share
+
+    @property
+    def _is_free(self) -> bool:
+        is_free = self.outstanding < self._outstanding_max and not self._is_pending_much()
+        return is_free and not self.use.is_full
+
+    @property
     def _may_take_more(self) -> bool:
-        is_free = self.outstanding < OUTSTANDING_PER_CONNECTION_MAX
-        return is_free and not self._is_output_full and not self.is_ending
+        return self._is_free and not self._is_output_full and not self.is_ending
 
     def _adjust_reading(self) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -143,12 +182,17 @@ class KeeperConnection(asyncio.BufferedProtocol):
                 start = end
                 self.received_count += 1
                 self.outstanding += 1
+                self._pending_bytes += len(frame)
+                self.use.pending_bytes += len(frame)
                 self._owner.take_frame(self, frame)
         finally:
             self._is_parsing = False
         if start:
             del self._input[:start]
-        if self.outstanding >= OUTSTANDING_PER_CONNECTION_MAX:
+        if not self._is_free and not self._is_held:
+            self._is_held = True
+            if self.use.is_full:
+                self.use.held.append(self)
             self._adjust_reading()
 
     def _frame_end(self, start: int) -> int | None:
@@ -157,12 +201,13 @@ class KeeperConnection(asyncio.BufferedProtocol):
             return None
         if self.received_count == 0:
             word = bytes(self._input[:_WORD_BYTES])
-            if word in WORDS:
+            if word in KNOWN_WORDS:
                 self.is_ending = True
                 self._owner.take_word(self, word.decode())
                 return None
         (size,) = _LENGTH.unpack_from(self._input, start)
-        if not 0 <= size <= FRAME_BYTES_MAX:
+        is_known = self.client.is_authenticated
+        if not 0 <= size <= (FRAME_BYTES_MAX if is_known else UNAUTHENTICATED_FRAME_BYTES_MAX):
             self.abort()
             return None
         end = start + _LENGTH.size + int(size)

@@ -1,6 +1,7 @@
 """The server's files in one directory; a crash loses nothing that was acknowledged.
 
     identity                    the secret behind session passwords and checksums; made once
+    cluster.secret              what brokers prove themselves with; made where there is none
     snapshot.00000000000004d2   the whole state after that zxid
     log.00000000000004d3        what came after it, from that zxid on, in batches
 
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from millstream.coordination.credentials import Credentials, parse_secret
 from millstream.coordination.keeper.batches import encode_batch, walk_log
 from millstream.coordination.keeper.changes import Txn
 from millstream.coordination.keeper.jute import MalformedRequest
@@ -23,10 +25,18 @@ from millstream.coordination.keeper.state import State
 from millstream.model.errors import OperatingError
 from millstream.model.ids import Zxid
 from millstream.model.invariant import invariant
-from millstream.runtime.disk import DirectoryLock, Disk, File, read_whole, write_atomically
+from millstream.runtime.disk import (
+    DirectoryLock,
+    Disk,
+    File,
+    read_whole,
+    write_all_atomically,
+    write_atomically,
+)
 from millstream.runtime.randomness import Randomness
 
 SECRET_BYTES: Final = 32
+SECRET_FILE: Final = "cluster.secret"  # noqa: S105 - its name
 _IDENTITY: Final = "identity"
 _SNAPSHOT: Final = "snapshot."
 _LOG: Final = "log."
@@ -47,6 +57,7 @@ class Recovered(NamedTuple):
 
     state: State
     secret: bytes
+    credentials: Credentials
     truncated_bytes: int
     """The size of a torn end that was truncated: it was never acknowledged."""
 
@@ -65,8 +76,11 @@ class Journal:
 
     # -- start and end ----------------------------------------------------------------------
 
-    def open(self, randomness: Randomness) -> Recovered:
-        """Lock the directory and read it; raises KeeperDataDamaged, KeeperDataLocked, OSError."""
+    def open(self, randomness: Randomness, credentials: Credentials | None = None) -> Recovered:
+        """Lock the directory and read it; raises KeeperDataDamaged, KeeperDataLocked, OSError.
+
+        Without `credentials` they are in the directory, and made if they are not.
+        """
         _make_directories_durably(self._disk, self.directory)
         try:
             self._lock = self._disk.lock_directory(self.directory)
@@ -76,12 +90,12 @@ class Journal:
             for name in self._names():
                 if name.endswith(_TEMPORARY):
                     self._disk.remove(self._path(name))
-            self._secret = self._read_or_make_secret(randomness)
+            self._secret, own = self._read_or_make_secrets(randomness, credentials)
             state, truncated_bytes = self._load()
         except BaseException:
             self.close()
             raise
-        return Recovered(state, self._secret, truncated_bytes)
+        return Recovered(state, self._secret, own, truncated_bytes)
 
     def close(self) -> None:
         if self._log is not None:
@@ -91,16 +105,25 @@ class Journal:
             self._lock.release()
             self._lock = None
 
-    def _read_or_make_secret(self, randomness: Randomness) -> bytes:
-        path = self._path(_IDENTITY)
-        if self._disk.exists(path):
-            return _decode_identity(path, read_whole(self._disk, path))
-        if any(name.startswith((_LOG, _SNAPSHOT)) for name in self._names()):
-            raise KeeperDataDamaged(f"{path} is missing, although there is data")
-        secret = randomness.bytes(SECRET_BYTES)
-        document = {"version": _VERSION, "secret": secret.hex()}
-        write_atomically(self._disk, path, json.dumps(document).encode())
-        return secret
+    def _read_or_make_secrets(
+        self, randomness: Randomness, given: Credentials | None
+    ) -> tuple[bytes, Credentials]:
+        """The server's own, and the cluster's; raises KeeperDataDamaged, BadSecretFile."""
+        path, shared_path = self._path(_IDENTITY), self._path(SECRET_FILE)
+        new: dict[str, bytes] = {}
+        if not self._disk.exists(path):
+            if any(name.startswith((_LOG, _SNAPSHOT)) for name in self._names()):
+                raise KeeperDataDamaged(f"{path} is missing, although there is data")
+            document = {"version": _VERSION, "secret": randomness.secret(SECRET_BYTES).hex()}
+            new[path] = json.dumps(document).encode()
+        if given is None and not self._disk.exists(shared_path):
+            new[shared_path] = randomness.secret(SECRET_BYTES).hex().encode() + b"\n"
+        if new:
+            write_all_atomically(self._disk, new)
+        own = _decode_identity(path, read_whole(self._disk, path))
+        if given is not None:
+            return own, given
+        return own, Credentials(parse_secret(read_whole(self._disk, shared_path), shared_path))
 
     def _load(self) -> tuple[State, int]:
         state = self._read_snapshot()

@@ -3,6 +3,9 @@
 A change is made in memory at once. What leaves the server because of it, or after it, must wait
 until the log has it on disk; the shell knows by the order of effects: a `Send` or `Drop` may leave
 when every `Log` before it is durable. So no client ever sees a change that a crash could undo.
+
+A client that has not proved to have the cluster's secret is answered NO_AUTH, whatever it requests,
+and leaves nothing behind: its session is not in the log and ends with its connection.
 """
 
 import hmac
@@ -10,9 +13,18 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from millstream.coordination.keeper import reads, replies
+from millstream.coordination.keeper.access import Identity, upgrades
 from millstream.coordination.keeper.changes import CloseSession, CreateNode, OpenSession, Txn
+from millstream.coordination.keeper.clients import Client, Clients, read_identity
 from millstream.coordination.keeper.jute import JuteReader, MalformedRequest, pack_text
-from millstream.coordination.keeper.limits import SESSIONS_MAX, WATCHES_PER_CONNECTION_MAX
+from millstream.coordination.keeper.limits import (
+    EPHEMERALS_PER_SESSION_MAX,
+    REFUSED_REQUESTS_MAX,
+    SESSIONS_MAX,
+    SESSIONS_PER_ADDRESS_MAX,
+    WATCHES_PER_ADDRESS_MAX,
+    WATCHES_PER_CONNECTION_MAX,
+)
 from millstream.coordination.keeper.protocol import PING_XID, Code, Event, KeeperError, Op
 from millstream.coordination.keeper.requests import (
     CheckRequest,
@@ -39,11 +51,18 @@ from millstream.coordination.keeper.watches import ConnectionId, WatchTable
 from millstream.coordination.keeper.writes import change_of
 from millstream.model.ids import NO_SESSION, SessionId
 from millstream.model.invariant import invariant
+from millstream.runtime.randomness import Randomness
 
 _SESSION_ID_BASE: Final = 1 << 56
-"""Sessions are numbered by the zxid that opened them, above a first byte as ZooKeeper has it."""
+_SESSION_ID_BYTES: Final = 7
+"""Random, below a first byte as ZooKeeper has it: a number that was given to a client is not given
+to another one after a restart, although the log does not know it."""
 
-_ACCEPTED_AUTH: Final = ("digest", "ip")
+_WITHOUT_SECRET: Final = (Op.PING, Op.AUTH, Op.SASL, Op.CLOSE_SESSION)
+_WATCHING: Final = (
+    *(Op.EXISTS, Op.GET_DATA, Op.GET_CHILDREN, Op.GET_CHILDREN2),
+    *(Op.MULTI_READ, Op.ADD_WATCH, Op.SET_WATCHES, Op.SET_WATCHES2),
+)
 
 
 class Timestamps(NamedTuple):
@@ -76,24 +95,62 @@ class Drop:
     reason: str
 
 
-Effect = Log | Send | Drop
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell the operator what a client did, not more often than lines of a kind are written."""
+
+    connection: ConnectionId
+    what: str
+
+
+Effect = Log | Send | Drop | Warn
+
+
+class Keys(NamedTuple):
+    """What clients prove themselves with."""
+
+    sessions: bytes
+    """The secret behind the passwords of sessions; only the server has it."""
+    cluster: Identity
+    """Of the brokers, by the secret that they share."""
 
 
 class Machine:
     """All decisions of the server."""
 
     def __init__(
-        self, state: State, rules: SessionRules, *, secret: bytes, now: Timestamps
+        self,
+        state: State,
+        rules: SessionRules,
+        *,
+        keys: Keys,
+        randomness: Randomness,
+        now: Timestamps,
     ) -> None:
         self.state = state
         self.watches = WatchTable()
         self.sessions = LiveSessions(rules)
+        self._clients = Clients()
         self._rules = rules
-        self._secret = secret
+        self._keys = keys
+        self._randomness = randomness
         for session_id, timeout_ms in state.sessions.items():
             self.sessions.track(session_id, timeout_ms=timeout_ms, now_ms=now.monotonic_ms)
 
+    def upgrade(self, now: Timestamps) -> list[Effect]:
+        """Give nodes from before there was this secret to the brokers that have it."""
+        effects: list[Effect] = []
+        draft = Draft(self.state, time_ms=now.wall_ms, session_id=NO_SESSION)
+        for change in list(upgrades(self.state, self._keys.cluster)):
+            draft.add(change)
+        self._commit(draft, effects)
+        return effects
+
     # -- connections and sessions -----------------------------------------------------------
+
+    def connected(self, connection: ConnectionId, address: str) -> Client:
+        """A client has connected; what it may do is in the value."""
+        return self._clients.add(connection, address)
 
     def handle(self, connection: ConnectionId, frame: bytes, now: Timestamps) -> list[Effect]:
         """Handle one frame of a connection; its first requests a session."""
@@ -107,8 +164,12 @@ class Machine:
             return [Drop(connection, str(error))]
 
     def disconnected(self, connection: ConnectionId) -> None:
-        """The session waits for its client to reconnect."""
+        """The session waits for its client to reconnect, if it had the secret."""
         self.watches.forget(connection)
+        self._clients.remove(connection)
+        session_id = self.sessions.of(connection)
+        if session_id is not None and not self.sessions.is_open(session_id):
+            self.sessions.remove(session_id)
         self.sessions.detach(connection)
 
     def expire(self, now: Timestamps) -> list[Effect]:
@@ -129,9 +190,10 @@ class Machine:
         granted_ms = self._rules.granted_ms(request.timeout_ms)
         session_id = request.session_id
         if session_id == NO_SESSION:
-            if len(self.sessions) >= SESSIONS_MAX:
-                return [Drop(connection, "too many sessions")]
-            session_id = self._open_session(granted_ms, now, effects)
+            session_id = self._new_session_id()
+            self.sessions.track(
+                session_id, timeout_ms=granted_ms, now_ms=now.monotonic_ms, is_open=False
+            )
         elif not self._may_resume(session_id, request.password):
             gone = replies.session_gone(with_read_only=request.knows_read_only)
             return [Send(connection, gone), Drop(connection, "no such session")]
@@ -144,7 +206,7 @@ class Machine:
         answer = replies.connected(
             session_id,
             timeout_ms=granted_ms,
-            password=password_of(self._secret, session_id),
+            password=password_of(self._keys.sessions, session_id),
             with_read_only=request.knows_read_only,
         )
         effects.append(Send(connection, answer))
@@ -153,22 +215,35 @@ class Machine:
     def _may_resume(self, session_id: SessionId, password: bytes) -> bool:
         if session_id not in self.state.sessions:
             return False
-        return hmac.compare_digest(password_of(self._secret, session_id), password)
+        return hmac.compare_digest(password_of(self._keys.sessions, session_id), password)
 
-    def _open_session(self, timeout_ms: int, now: Timestamps, effects: list[Effect]) -> SessionId:
-        session_id = SessionId(_SESSION_ID_BASE + self.state.last_zxid + 1)
+    def _new_session_id(self) -> SessionId:
+        while True:
+            number = int.from_bytes(self._randomness.secret(_SESSION_ID_BYTES), "big")
+            session_id = SessionId(_SESSION_ID_BASE + number)
+            if session_id not in self.sessions:
+                return session_id
+
+    def _open_session(
+        self, session_id: SessionId, address: str, now: Timestamps, effects: list[Effect]
+    ) -> None:
+        """Its client has proved to have the secret; raises KeeperError."""
+        is_full = len(self.state.sessions) >= SESSIONS_MAX
+        if is_full or self.sessions.open_at(address) >= SESSIONS_PER_ADDRESS_MAX:
+            raise KeeperError(Code.QUOTA_EXCEEDED)
         draft = Draft(self.state, time_ms=now.wall_ms, session_id=session_id)
-        draft.add(OpenSession(timeout_ms))
+        draft.add(OpenSession(self.sessions.open(session_id, address)))
         self._commit(draft, effects)
-        self.sessions.track(session_id, timeout_ms=timeout_ms, now_ms=now.monotonic_ms)
-        return session_id
 
     def _close_session(
         self, session_id: SessionId, now: Timestamps, effects: list[Effect]
     ) -> ConnectionId | None:
+        is_open = self.sessions.is_open(session_id)
         connection = self.sessions.remove(session_id)
         if connection is not None:
             self.watches.forget(connection)
+        if not is_open:
+            return connection
         draft = Draft(self.state, time_ms=now.wall_ms, session_id=session_id)
         draft.add(CloseSession())
         self._commit(draft, effects)
@@ -194,6 +269,9 @@ class Machine:
     ) -> list[Effect]:
         reader = JuteReader(frame)
         header = read_header(reader)
+        client = self._clients.of(connection)
+        if not client.is_authenticated and header.op not in _WITHOUT_SECRET:
+            return self._refuse(client, header)
         effects: list[Effect] = []
         body, code = b"", Code.OK
         try:
@@ -201,23 +279,42 @@ class Machine:
             if op == Op.PING:
                 return [Send(connection, replies.reply(PING_XID, self.state.last_zxid))]
             if op in (Op.AUTH, Op.SASL):
-                return self._authenticate(connection, header, reader)
+                return self._authenticate(client, session_id, header, reader, now)
             if op == Op.CLOSE_SESSION:
                 return self._closed_by_client(connection, session_id, header, now)
-            body = self._carry_out(connection, session_id, op, reader, now, effects)
+            body = self._carry_out(client, session_id, op, reader, now, effects)
         except KeeperError as error:
             code = error.code
         except MalformedRequest:
+            if not client.is_authenticated:
+                raise
             code = Code.MARSHALLING
         answer = replies.reply(header.xid, self.state.last_zxid, code, body)
         effects.append(Send(connection, answer))
-        if self.watches.count_of(connection) > WATCHES_PER_CONNECTION_MAX:
-            effects.append(Drop(connection, "too many watches"))
+        if header.op in _WATCHING and self._has_too_many_watches(client):
+            effects += [Warn(connection, "too many watches"), Drop(connection, "too many watches")]
         return effects
+
+    def _refuse(self, client: Client, header: Header) -> list[Effect]:
+        """Without the secret nothing is read and nothing is changed."""
+        client.refused += 1
+        answer = replies.reply(header.xid, self.state.last_zxid, Code.NO_AUTH)
+        effects: list[Effect] = [Send(client.connection, answer)]
+        if client.refused == 1:
+            effects.append(Warn(client.connection, "a request without the cluster's secret"))
+        if client.refused >= REFUSED_REQUESTS_MAX:
+            effects.append(Drop(client.connection, "too many requests without the secret"))
+        return effects
+
+    def _has_too_many_watches(self, client: Client) -> bool:
+        count_of = self.watches.count_of
+        if count_of(client.connection) > WATCHES_PER_CONNECTION_MAX:
+            return True
+        return sum(map(count_of, self._clients.at(client.address))) > WATCHES_PER_ADDRESS_MAX
 
     def _carry_out(
         self,
-        connection: ConnectionId,
+        client: Client,
         session_id: SessionId,
         op: Op,
         reader: JuteReader,
@@ -225,14 +322,14 @@ class Machine:
         effects: list[Effect],
     ) -> bytes:
         """The answer's body; raises KeeperError."""
-        request = read_request(op, reader)
+        request, connection = read_request(op, reader), client.connection
         match request:
             case ReadRequest():
-                return reads.read(self.state, self.watches, connection, request)
+                return reads.read(self.state, self.watches, client, request)
             case MultiReadRequest(operations):
-                return reads.read_all(self.state, self.watches, connection, operations)
+                return reads.read_all(self.state, self.watches, client, operations)
             case PathRequest():
-                return reads.read_path(self.state, session_id, request)
+                return reads.read_path(self.state, client, session_id, request)
             case WatchRequest():
                 return reads.change_watches(self.watches, connection, request)
             case SetWatchesRequest():
@@ -243,20 +340,28 @@ class Machine:
                     effects.append(Send(connection, frame))
                 return b""
             case MultiRequest(operations):
-                return self._multi(session_id, operations, now, effects)
+                draft = self._draft(client, session_id, now)
+                return self._multi(draft, client, operations, effects)
             case EmptyRequest():
-                return replies.who_am_i() if op == Op.WHO_AM_I else b""
+                return replies.who_am_i(client.identities) if op == Op.WHO_AM_I else b""
             case _:
-                draft = Draft(self.state, time_ms=now.wall_ms, session_id=session_id)
-                body = self._apply(draft, request)[1]
+                draft = self._draft(client, session_id, now)
+                body = self._apply(draft, client, request)[1]
                 self._commit(draft, effects)
                 return body
 
-    def _apply(self, draft: Draft, request: WriteRequest) -> tuple[Op, bytes]:
+    def _draft(self, client: Client, session_id: SessionId, now: Timestamps) -> Draft:
+        return Draft(self.state, time_ms=now.wall_ms, session_id=session_id, address=client.address)
+
+    def _apply(self, draft: Draft, client: Client, request: WriteRequest) -> tuple[Op, bytes]:
         """Make one change and return the answer. Raises KeeperError without having changed
         anything.
         """
-        change = change_of(self.state, request)
+        change = change_of(self.state, request, client)
+        if isinstance(change, CreateNode) and change.is_ephemeral:
+            owned = self.state.ephemerals.get(draft.session_id, ())
+            if len(owned) >= EPHEMERALS_PER_SESSION_MAX:
+                raise KeeperError(Code.QUOTA_EXCEEDED)
         if change is not None:
             draft.add(change)
         path = change.path if isinstance(change, CreateNode) else request.path
@@ -278,16 +383,15 @@ class Machine:
 
     def _multi(
         self,
-        session_id: SessionId,
+        draft: Draft,
+        client: Client,
         operations: tuple[WriteRequest, ...],
-        now: Timestamps,
         effects: list[Effect],
     ) -> bytes:
-        draft = Draft(self.state, time_ms=now.wall_ms, session_id=session_id)
         results: list[replies.MultiResult] = []
         for index, operation in enumerate(operations):
             try:
-                results.append(self._apply(draft, operation))
+                results.append(self._apply(draft, client, operation))
             except KeeperError as error:
                 draft.undo()
                 untried = len(operations) - index - 1
@@ -305,15 +409,30 @@ class Machine:
         return [*effects, Send(connection, answer), Drop(connection, "closed by the client")]
 
     def _authenticate(
-        self, connection: ConnectionId, header: Header, reader: JuteReader
+        self,
+        client: Client,
+        session_id: SessionId,
+        header: Header,
+        reader: JuteReader,
+        now: Timestamps,
     ) -> list[Effect]:
-        """All nodes are open to all clients, so a client's identity makes no difference."""
-        if header.op == Op.AUTH:
-            reader.integer()
-            if reader.text() in _ACCEPTED_AUTH:
-                return [Send(connection, replies.reply(header.xid, self.state.last_zxid))]
-        refused = replies.reply(header.xid, self.state.last_zxid, Code.AUTH_FAILED)
-        return [Send(connection, refused), Drop(connection, "unknown authentication")]
+        """The first proof must be that of the cluster's secret; it opens the session."""
+        connection = client.connection
+        effects: list[Effect] = []
+        code, reason = Code.AUTH_FAILED, "unknown authentication"
+        identity = read_identity(reader) if header.op == Op.AUTH else None
+        if identity is not None:
+            reason = "a wrong secret"
+            try:
+                if client.is_accepted(identity, self._keys.cluster):
+                    if not self.sessions.is_open(session_id):
+                        self._open_session(session_id, client.address, now, effects)
+                    answer = replies.reply(header.xid, self.state.last_zxid)
+                    return [*effects, Send(connection, answer)]
+            except KeeperError as error:
+                code, reason = error.code, "too many sessions"
+        refused = replies.reply(header.xid, self.state.last_zxid, code)
+        return [Warn(connection, reason), Send(connection, refused), Drop(connection, reason)]
 
 
 def _known(number: int) -> Op:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import ipaddress
 import signal
 import sys
 from contextlib import suppress
@@ -22,6 +23,8 @@ EXIT_FAILED: Final = 1
 _WORKERS: Final = 2
 """One for the log, one for snapshots."""
 _CLOSE_TIMEOUT_S: Final = 5.0
+
+log = logs.get_logger("millstream.coordination.keeper.process")
 
 
 def system_dependencies() -> KeeperDependencies:
@@ -49,6 +52,12 @@ async def _serve(settings: KeeperSettings) -> int:
     server = KeeperServer(dependencies, settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, server.ended.set)
+    if not _is_loopback(settings.host):
+        log.warning(
+            "listening beyond this machine, in plain text: who can read the network can read the"
+            " cluster's secret; use a private network or a tunnel",
+            host=settings.host,
+        )
     try:
         await server.start()
     except (OperatingError, OSError) as error:
@@ -68,3 +77,12 @@ async def _serve(settings: KeeperSettings) -> int:
         sys.stderr.write(f"millstream: the keeper's disk failed: {server.failure}\n")
         return EXIT_FAILED
     return EXIT_OK
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

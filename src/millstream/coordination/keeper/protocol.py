@@ -6,6 +6,7 @@ from typing import Final
 OPEN_PERMISSIONS: Final = 31
 PING_XID: Final = -2
 WATCH_XID: Final = -1
+AUTH_XID: Final = -4
 SYNC_CONNECTED: Final = 3
 """The state that watch events carry."""
 PASSWORD_BYTES: Final = 16

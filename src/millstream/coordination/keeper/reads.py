@@ -5,6 +5,8 @@ from enum import IntEnum
 from typing import Final
 
 from millstream.coordination.keeper import replies
+from millstream.coordination.keeper.access import check_allowed, shown_acl
+from millstream.coordination.keeper.clients import Client
 from millstream.coordination.keeper.jute import pack_integer, pack_text, pack_texts
 from millstream.coordination.keeper.protocol import Code, Event, KeeperError, Op, Permission
 from millstream.coordination.keeper.requests import (
@@ -15,7 +17,6 @@ from millstream.coordination.keeper.requests import (
 )
 from millstream.coordination.keeper.state import State
 from millstream.coordination.keeper.watches import ConnectionId, Mode, Table, WatchTable
-from millstream.coordination.keeper.writes import check_allowed
 from millstream.model.ids import SessionId
 
 _ADD_MODES: Final = {0: Mode.PERSISTENT, 1: Mode.RECURSIVE}
@@ -32,16 +33,15 @@ class WatcherType(IntEnum):
     RECURSIVE = 5
 
 
-def read(
-    state: State, watches: WatchTable, connection: ConnectionId, request: ReadRequest
-) -> bytes:
+def read(state: State, watches: WatchTable, client: Client, request: ReadRequest) -> bytes:
     """EXISTS, GET_DATA, GET_CHILDREN and GET_CHILDREN2."""
     op, path, watch = request
+    connection = client.connection
     if "\0" in path:
         raise KeeperError(Code.BAD_ARGUMENTS)
     node = state.nodes.get(path)
     if node is not None:
-        check_allowed(node, Permission.READ)
+        check_allowed(node, client.identities, Permission.READ)
     if op == Op.EXISTS and watch:
         watches.data.add(connection, path, Mode.ONCE)  # also for a node that is not there yet
     if node is None:
@@ -61,20 +61,20 @@ def read(
 def read_all(
     state: State,
     watches: WatchTable,
-    connection: ConnectionId,
+    client: Client,
     operations: Iterable[ReadRequest],
 ) -> bytes:
     """MULTI_READ: each operation succeeds or fails by itself."""
     results: list[replies.MultiResult] = []
     for operation in operations:
         try:
-            results.append((operation.op, read(state, watches, connection, operation)))
+            results.append((operation.op, read(state, watches, client, operation)))
         except KeeperError as error:
             results.append(error.code)
     return replies.multi(results)
 
 
-def read_path(state: State, session_id: SessionId, request: PathRequest) -> bytes:
+def read_path(state: State, client: Client, session_id: SessionId, request: PathRequest) -> bytes:
     """GET_ACL, SYNC, GET_EPHEMERALS and GET_ALL_CHILDREN_NUMBER."""
     op, path = request
     if op == Op.SYNC:
@@ -88,9 +88,9 @@ def read_path(state: State, session_id: SessionId, request: PathRequest) -> byte
     if node is None:
         raise KeeperError(Code.NO_NODE)
     if op == Op.GET_ACL:
-        check_allowed(node, Permission.READ, Permission.ADMIN)
-        return replies.acls_and_stat(node.acl, node.stat())
-    check_allowed(node, Permission.READ)
+        check_allowed(node, client.identities, Permission.READ, Permission.ADMIN)
+        return replies.acls_and_stat(shown_acl(node, client.identities), node.stat())
+    check_allowed(node, client.identities, Permission.READ)
     below = "/" if path == "/" else path + "/"
     return pack_integer(sum(one.startswith(below) and one != "/" for one in state.nodes))
 

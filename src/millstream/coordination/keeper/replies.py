@@ -88,6 +88,7 @@ def multi(results: Sequence[MultiResult]) -> bytes:
     return b"".join(parts) + _MULTI_END
 
 
-def who_am_i() -> bytes:
-    """An anonymous client."""
-    return pack_integer(0)
+def who_am_i(identities: Sequence[tuple[str, str]]) -> bytes:
+    """Schemes, and names without what proves them."""
+    entries = [pack_text(scheme) + pack_text(name.partition(":")[0]) for scheme, name in identities]
+    return pack_integer(len(entries)) + b"".join(entries)

@@ -124,7 +124,7 @@ class MultiReadRequest(NamedTuple):
 
 
 class EmptyRequest(NamedTuple):
-    """Requests without a body, or with one that is ignored: PING, CLOSE_SESSION, AUTH and so on."""
+    """Requests without a body, or with one that is ignored."""
 
     op: Op
 

@@ -5,21 +5,34 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from millstream.coordination.credentials import SCHEME, Credentials
 from millstream.coordination.keeper import words
+from millstream.coordination.keeper.access import Identity
+from millstream.coordination.keeper.admission import Admission
 from millstream.coordination.keeper.commits import Commits
 from millstream.coordination.keeper.connection import KeeperConnection
 from millstream.coordination.keeper.journal import Journal
 from millstream.coordination.keeper.limits import (
-    CONNECTIONS_MAX,
+    AUTHENTICATION_TIMEOUT_MS,
     HANDSHAKE_TIMEOUT_MS,
     LOG_ROLL_BYTES,
     READ_BUFFER_BYTES,
     STOP_TIMEOUT_S,
 )
-from millstream.coordination.keeper.machine import Drop, Effect, Log, Machine, Send, Timestamps
+from millstream.coordination.keeper.machine import (
+    Drop,
+    Effect,
+    Keys,
+    Log,
+    Machine,
+    Send,
+    Timestamps,
+    Warn,
+)
 from millstream.coordination.keeper.sessions import SessionRules
 from millstream.coordination.keeper.watches import ConnectionId
 from millstream.model.invariant import invariant
+from millstream.observe.client_log import ClientLog
 from millstream.observe.logs import get_logger
 from millstream.runtime.background import Background, run_in_background
 from millstream.runtime.clock import Clock
@@ -39,6 +52,8 @@ class KeeperSettings:
     port: int = 2181
     rules: SessionRules = field(default_factory=SessionRules)
     log_roll_bytes: int = LOG_ROLL_BYTES
+    credentials: Credentials | None = None
+    """What brokers prove themselves with; None: the secret in the directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +97,10 @@ class KeeperServer:
         )
         self._machine: Machine
         self._commits: Commits
+        self._admission = Admission()
+        self._client_log = ClientLog(dependencies.clock)
+        self.credentials: Credentials
+        """What clients need; known after `start`."""
         self._connections: dict[ConnectionId, KeeperConnection] = {}
         self._last_connection_id = 0
         self._listener: Listener | None = None
@@ -107,14 +126,22 @@ class KeeperServer:
         """Read the files, then listen; raises KeeperDataDamaged, KeeperDataLocked, OSError."""
         recovered = await run_in_background(
             self._dependencies.background,
-            lambda: self._journal.open(self._dependencies.randomness),
+            lambda: self._journal.open(self._dependencies.randomness, self._settings.credentials),
             name="keeper start",
         )
         if recovered.truncated_bytes:
             log.warning("truncated the torn end of the journal", bytes=recovered.truncated_bytes)
         state, rules = recovered.state, self._settings.rules
         now = self._now()
-        self._machine = Machine(state, rules, secret=recovered.secret, now=now)
+        self.credentials = recovered.credentials
+        cluster = Identity(SCHEME, self.credentials.identity())
+        self._machine = Machine(
+            state,
+            rules,
+            keys=Keys(recovered.secret, cluster),
+            randomness=self._dependencies.randomness,
+            now=now,
+        )
         self._commits = Commits(
             self._journal, self._dependencies.background, state.last_zxid, self._failed
         )
@@ -125,6 +152,8 @@ class KeeperServer:
         except BaseException:
             self._journal.close()
             raise
+        self._carry_out(self._machine.upgrade(now))
+        self._commits.start()
         self._ticked_ms = now.monotonic_ms
         self._schedule_tick()
         log.info("listening", port=self.port, nodes=len(state.nodes), zxid=state.last_zxid)
@@ -143,6 +172,7 @@ class KeeperServer:
             self._journal.close()
         if self._listener is not None:
             await self._listener.wait_closed()
+        self._client_log.close()
         self.ended.set()
 
     async def _close_connections(self) -> None:
@@ -163,24 +193,45 @@ class KeeperServer:
         self._last_connection_id += 1
         return KeeperConnection(self, ConnectionId(self._last_connection_id))
 
-    def opened(self, connection: KeeperConnection) -> None:
+    def opened(self, connection: KeeperConnection, address: str) -> None:
         connection.opened_ms = self._now().monotonic_ms
-        if self.failure is not None or len(self._connections) >= CONNECTIONS_MAX:
+        if self.failure is not None:
             connection.abort()
             return
-        self._connections[connection.connection_id] = connection
+        connection_id = connection.connection_id
+        self._connections[connection_id] = connection
+        connection.client = self._machine.connected(connection_id, address)
+        connection.use = self._admission.opened(connection_id, address)
+        surplus = self._admission.surplus(connection.use)
+        if surplus is not None:
+            self._expel(self._connections[surplus], "too many connections without the secret")
+
+    def _expel(self, connection: KeeperConnection, reason: str) -> None:
+        self._warn(connection, reason)
+        self._admission.closed(connection.connection_id, connection.use)
+        connection.abort()
+
+    def _warn(self, connection: KeeperConnection, what: str) -> None:
+        self._client_log.warning(log, f"client refused: {what}", client=connection.client.address)
 
     def take_frame(self, connection: KeeperConnection, frame: bytes) -> None:
         now = self._now()
         self._counts.received += 1
+        was_known = connection.client.is_authenticated
         self._carry_out(self._machine.handle(connection.connection_id, frame, now))
+        if not was_known and connection.client.is_authenticated:
+            self._admit(connection)
 
         def answered() -> None:
-            connection.answered()
+            connection.answered(len(frame))
             self._counts.answered_after(self._now().monotonic_ms - now.monotonic_ms)
 
         self._commits.when_durable(answered)
         self._commits.start()
+
+    def _admit(self, connection: KeeperConnection) -> None:
+        if not self._admission.is_admitted(connection.connection_id, connection.use):
+            self._expel(connection, "too many connections")
 
     def take_word(self, connection: KeeperConnection, word: str) -> None:
         connection.send(words.answer(word, self._machine, self._figures()).encode())
@@ -189,6 +240,7 @@ class KeeperServer:
     def closed(self, connection: KeeperConnection) -> None:
         if self._connections.pop(connection.connection_id, None) is not None:
             self._counts.sent += connection.sent_count
+            self._admission.closed(connection.connection_id, connection.use)
             self._machine.disconnected(connection.connection_id)
             if not self._connections:
                 self._all_closed.set()
@@ -202,6 +254,10 @@ class KeeperServer:
                     self._send(connection_id, frame)
                 case Drop(connection_id, reason):
                     self._drop(connection_id, reason)
+                case Warn(connection_id, what):
+                    connection = self._connections.get(connection_id)
+                    if connection is not None:
+                        self._warn(connection, what)
 
     def _send(self, connection_id: ConnectionId, frame: bytes) -> None:
         connection = self._connections.get(connection_id)
@@ -211,7 +267,10 @@ class KeeperServer:
     def _drop(self, connection_id: ConnectionId, reason: str) -> None:
         connection = self._connections.get(connection_id)
         if connection is not None:
-            log.debug("connection closed", peer=connection.peer, reason=reason)
+            client, peer = connection.client.address, connection.peer
+            self._client_log.debug(
+                log, "connection closed", client=client, peer=peer, reason=reason
+            )
             connection.is_ending = True
             self._commits.when_durable(connection.close)
 
@@ -231,11 +290,18 @@ class KeeperServer:
             self._machine.sessions.postpone(late_ms)
         self._carry_out(self._machine.expire(now))
         self._commits.start()
-        for connection in list(self._connections.values()):
-            is_new = self._machine.sessions.of(connection.connection_id) is None
-            if is_new and now.monotonic_ms - connection.opened_ms > HANDSHAKE_TIMEOUT_MS:
-                connection.abort()
+        self._expel_late(now.monotonic_ms)
+        self._client_log.sweep()
         self._schedule_tick()
+
+    def _expel_late(self, now_ms: int) -> None:
+        """Connections that have not requested a session, or not proved to have the secret."""
+        for connection_id in self._admission.newcomers():
+            connection = self._connections[connection_id]
+            is_new = self._machine.sessions.of(connection_id) is None
+            limit_ms = HANDSHAKE_TIMEOUT_MS if is_new else AUTHENTICATION_TIMEOUT_MS
+            if now_ms - connection.opened_ms > limit_ms:
+                self._expel(connection, "no session" if is_new else "no proof of the secret")
 
     def _now(self) -> Timestamps:
         clock = self._dependencies.clock
@@ -256,25 +322,14 @@ class KeeperServer:
         self.ended.set()
 
     def _figures(self) -> words.Figures:
-        counts, rules = self._counts, self._settings.rules
-        clients = [
-            words.Client(one.peer, one.outstanding, one.received_count, one.sent_count)
-            for one in self._connections.values()
-        ]
+        counts, connections = self._counts, self._connections.values()
         return words.Figures(
-            clients=clients,
+            connections=len(connections),
             durable_zxid=self._commits.durable,
             received=counts.received,
-            sent=counts.sent + sum(one.sent for one in clients),
-            outstanding=sum(one.queued for one in clients),
+            sent=counts.sent + sum(one.sent_count for one in connections),
+            outstanding=sum(one.outstanding for one in connections),
             latency_min_ms=counts.latency_min_ms,
             latency_avg_ms=counts.latency_sum_ms / max(1, counts.answered),
             latency_max_ms=counts.latency_max_ms,
-            settings={
-                "clientPort": self.port,
-                "dataDir": self._settings.directory,
-                "tickTime": rules.tick_ms,
-                "minSessionTimeout": rules.granted_ms(0),
-                "maxSessionTimeout": rules.granted_ms(1 << 31),
-            },
         )

@@ -36,7 +36,9 @@ def password_of(secret: bytes, session_id: SessionId) -> bytes:
 class _Live:
     timeout_ms: int
     deadline_ms: int
+    is_open: bool
     connection: ConnectionId | None = None
+    address: str = ""
 
 
 class LiveSessions:
@@ -46,13 +48,34 @@ class LiveSessions:
         self._rules = rules
         self._live: dict[SessionId, _Live] = {}
         self._by_connection: dict[ConnectionId, SessionId] = {}
+        self._open_at: dict[str, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._live)
+    def __contains__(self, session_id: SessionId) -> bool:
+        return session_id in self._live
 
-    def track(self, session_id: SessionId, *, timeout_ms: int, now_ms: int) -> None:
-        """A new session, or one that a restart found."""
-        self._live[session_id] = _Live(timeout_ms, self._deadline(now_ms + timeout_ms))
+    def track(
+        self, session_id: SessionId, *, timeout_ms: int, now_ms: int, is_open: bool = True
+    ) -> None:
+        """A new session, or one that a restart found.
+
+        Only its client knows one that is not open yet, and it ends with its connection.
+        """
+        deadline_ms = self._deadline(now_ms + timeout_ms)
+        self._live[session_id] = _Live(timeout_ms, deadline_ms, is_open)
+
+    def is_open(self, session_id: SessionId) -> bool:
+        return self._live[session_id].is_open
+
+    def open(self, session_id: SessionId, address: str) -> int:
+        """It outlives its connection from now on; returns its time-out."""
+        live = self._live[session_id]
+        live.is_open, live.address = True, address
+        self._open_at[address] = self._open_at.get(address, 0) + 1
+        return live.timeout_ms
+
+    def open_at(self, address: str) -> int:
+        """How many that address has opened since the start of the server."""
+        return self._open_at.get(address, 0)
 
     def attach(
         self, session_id: SessionId, connection: ConnectionId, *, timeout_ms: int, now_ms: int
@@ -78,6 +101,10 @@ class LiveSessions:
         live = self._live.pop(session_id)
         if live.connection is not None:
             del self._by_connection[live.connection]
+        if live.address:
+            self._open_at[live.address] -= 1
+            if not self._open_at[live.address]:
+                del self._open_at[live.address]
         return live.connection
 
     def touch(self, session_id: SessionId, now_ms: int) -> None:

@@ -51,6 +51,8 @@ class Node:
     created_children: int = 0
     """Children ever created: the number of the next sequential one."""
     owner: SessionId = NO_SESSION
+    address: str = field(default="", compare=False)
+    """Where it was last written from; "" before the start of the server: the files do not say."""
     children: set[str] = field(default_factory=set)
 
     def stat(self) -> NodeStat:
@@ -89,6 +91,16 @@ class State:
         self.ephemerals: dict[SessionId, set[str]] = {}
         self.last_zxid = NO_ZXID
         self.size_bytes = sum(size_of(path, b"") for path in SPECIAL_PATHS)
+        self.bytes_from: dict[str, int] = {}
+        """Of nodes that each address was the last to write since the start of the server."""
+
+    def grow(self, node: Node, growth_bytes: int) -> None:
+        """Count a node that comes, changes or goes."""
+        self.size_bytes += growth_bytes
+        if node.address:
+            total_bytes = self.bytes_from.pop(node.address, 0) + growth_bytes
+            if total_bytes:
+                self.bytes_from[node.address] = total_bytes
 
     def add_loaded(self, path: str, node: Node) -> None:
         """A node of a snapshot; its parent came before it."""
@@ -114,11 +126,14 @@ class State:
 class Draft:
     """Changes that are visible at once and may still be taken back."""
 
-    def __init__(self, state: State, *, time_ms: int, session_id: SessionId) -> None:
+    def __init__(
+        self, state: State, *, time_ms: int, session_id: SessionId, address: str = ""
+    ) -> None:
         self._state = state
+        self.address = address
         self.zxid = Zxid(state.last_zxid + 1)
         self._time_ms = time_ms
-        self._session_id = session_id
+        self.session_id = session_id
         self._changes: list[Change] = []
         self._undo: list[Callable[[], object]] = []
         self.triggers: list[Trigger] = []
@@ -129,7 +144,7 @@ class Draft:
             return None
         invariant(self._state.last_zxid == self.zxid - 1, "two drafts at once", zxid=self.zxid)
         self._state.last_zxid = self.zxid
-        return Txn(self.zxid, self._time_ms, self._session_id, tuple(self._changes))
+        return Txn(self.zxid, self._time_ms, self.session_id, tuple(self._changes))
 
     def undo(self) -> None:
         for step in reversed(self._undo):
@@ -148,7 +163,7 @@ class Draft:
             case SetNodeAcl(path, acl):
                 self._set_acl(path, acl)
             case OpenSession(timeout_ms):
-                self._state.sessions[self._session_id] = timeout_ms
+                self._state.sessions[self.session_id] = timeout_ms
             case CloseSession():
                 self._close_session()
 
@@ -156,9 +171,9 @@ class Draft:
         state, path = self._state, change.path
         parent_path, name = parent_of(path), name_of(path)
         parent = state.nodes[parent_path]
-        owner = self._session_id if change.is_ephemeral else NO_SESSION
+        owner = self.session_id if change.is_ephemeral else NO_SESSION
         before = (parent.created_children, parent.pzxid)
-        state.nodes[path] = Node(
+        node = state.nodes[path] = Node(
             change.data,
             change.acl,
             czxid=self.zxid,
@@ -167,11 +182,12 @@ class Draft:
             created_ms=self._time_ms,
             modified_ms=self._time_ms,
             owner=owner,
+            address=self.address,
         )
         parent.children.add(name)
         parent.created_children = as_int(parent.created_children + 1)
         parent.pzxid = self.zxid
-        state.size_bytes += size_of(path, change.data)
+        state.grow(node, size_of(path, change.data))
         if owner != NO_SESSION:
             state.ephemerals.setdefault(owner, set()).add(path)
 
@@ -179,7 +195,7 @@ class Draft:
             del state.nodes[path]
             parent.children.discard(name)
             parent.created_children, parent.pzxid = before
-            state.size_bytes -= size_of(path, change.data)
+            state.grow(node, -size_of(path, change.data))
             _forget_ephemeral(state, owner, path)
 
         self._undo.append(undo)
@@ -194,14 +210,14 @@ class Draft:
         del state.nodes[path]
         parent.children.discard(name)
         parent.pzxid = self.zxid
-        state.size_bytes -= size_of(path, node.data)
+        state.grow(node, -size_of(path, node.data))
         _forget_ephemeral(state, node.owner, path)
 
         def undo() -> None:
             state.nodes[path] = node
             parent.children.add(name)
             parent.pzxid = pzxid_before
-            state.size_bytes += size_of(path, node.data)
+            state.grow(node, size_of(path, node.data))
             if node.owner != NO_SESSION:
                 state.ephemerals.setdefault(node.owner, set()).add(path)
 
@@ -210,15 +226,16 @@ class Draft:
 
     def _set(self, path: str, data: bytes | None) -> None:
         state, node = self._state, self._state.nodes[path]
-        before = (node.data, node.mzxid, node.modified_ms, node.version)
-        growth_bytes = len(data or b"") - len(node.data or b"")
+        before = (node.data, node.mzxid, node.modified_ms, node.version, node.address)
+        state.grow(node, -size_of(path, node.data))
         node.data, node.mzxid, node.modified_ms = data, self.zxid, self._time_ms
-        node.version = next_version(node.version)
-        state.size_bytes += growth_bytes
+        node.version, node.address = next_version(node.version), self.address
+        state.grow(node, size_of(path, data))
 
         def undo() -> None:
-            node.data, node.mzxid, node.modified_ms, node.version = before
-            state.size_bytes -= growth_bytes
+            state.grow(node, -size_of(path, data))
+            node.data, node.mzxid, node.modified_ms, node.version, node.address = before
+            state.grow(node, size_of(path, node.data))
 
         self._undo.append(undo)
         self.triggers.append(Trigger(Event.CHANGED, path))
@@ -235,9 +252,9 @@ class Draft:
 
     def _close_session(self) -> None:
         """The only change of its transaction, and never undone."""
-        for path in sorted(self._state.ephemerals.get(self._session_id, ())):
+        for path in sorted(self._state.ephemerals.get(self.session_id, ())):
             self._delete(path)
-        self._state.sessions.pop(self._session_id, None)
+        self._state.sessions.pop(self.session_id, None)
 
 
 def size_of(path: str, data: bytes | None) -> int:

@@ -32,11 +32,13 @@ class Table:
         self.by_path: dict[str, dict[ConnectionId, Mode]] = {}
         self.by_connection: dict[ConnectionId, dict[str, None]] = {}
         self.recursive_count = 0
+        self.total = 0
 
     def add(self, connection: ConnectionId, path: str, mode: Mode) -> None:
         watchers = self.by_path.setdefault(path, {})
         before = watchers.get(connection, Mode(0))
         watchers[connection] = before | mode
+        self.total += not before
         self.by_connection.setdefault(connection, {})[path] = None
         self.recursive_count += bool(mode & Mode.RECURSIVE and not before & Mode.RECURSIVE)
 
@@ -52,6 +54,7 @@ class Table:
             watchers[connection] = left
             return True
         del watchers[connection]
+        self.total -= 1
         if not watchers:
             del self.by_path[path]
         paths = self.by_connection[connection]
@@ -78,9 +81,6 @@ class Table:
                 found += [one for one, mode in watchers.items() if mode & Mode.RECURSIVE]
         return list(dict.fromkeys(found))
 
-    def count(self) -> int:
-        return sum(map(len, self.by_path.values()))
-
 
 class WatchTable:
     """All watches of the server."""
@@ -98,6 +98,10 @@ class WatchTable:
         """The connection is gone."""
         self.data.forget(connection)
         self.children.forget(connection)
+
+    @property
+    def total(self) -> int:
+        return self.data.total + self.children.total
 
     def count_of(self, connection: ConnectionId) -> int:
         tables = (self.data, self.children)

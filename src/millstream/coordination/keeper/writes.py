@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from millstream.coordination.keeper.access import Identities, check_allowed, checked_acl
 from millstream.coordination.keeper.changes import (
     Change,
     CreateNode,
@@ -9,10 +10,10 @@ from millstream.coordination.keeper.changes import (
     SetNode,
     SetNodeAcl,
 )
-from millstream.coordination.keeper.limits import DATA_BYTES_MAX
+from millstream.coordination.keeper.clients import Client
+from millstream.coordination.keeper.limits import DATA_BYTES_MAX, DATA_BYTES_PER_ADDRESS_MAX
 from millstream.coordination.keeper.protocol import Code, KeeperError, Permission
 from millstream.coordination.keeper.requests import (
-    Acl,
     CheckRequest,
     CreateRequest,
     DeleteRequest,
@@ -27,40 +28,44 @@ from millstream.coordination.port import ANY_VERSION, NodeKind
 _FLAGS: Final = tuple(kind.value for kind in NodeKind)
 
 
-def change_of(state: State, request: WriteRequest) -> Change | None:
+def change_of(state: State, request: WriteRequest, client: Client) -> Change | None:
     """What the request would change, None for a check that passed; raises KeeperError."""
+    identities = client.identities
     match request:
         case CreateRequest():
-            return _create(state, request)
+            return _create(state, request, client)
         case DeleteRequest(path, version):
-            return _delete(state, path, version)
+            return _delete(state, path, version, identities)
         case SetDataRequest(path, data, version):
-            node = _existing(state, path, Permission.WRITE)
-            _check_room(state, len(data or b"") - len(node.data or b""))
+            node = _existing(state, path, identities, Permission.WRITE)
+            _check_room(state, client, size_of(path, data), before=(node, size_of(path, node.data)))
             _check_version(node.version, version)
             return SetNode(path, data)
         case CheckRequest(path, version):
-            _check_version(_existing(state, path, Permission.READ).version, version)
+            node = _existing(state, path, identities, Permission.READ)
+            _check_version(node.version, version)
             return None
         case SetAclRequest(path, acl, version):
-            node = _existing(state, path, Permission.ADMIN)
-            checked = _checked_acl(acl)
+            if problem_of(path) is not None:
+                raise KeeperError(Code.BAD_ARGUMENTS)
+            checked = checked_acl(acl, identities)
+            node = _existing(state, path, identities, Permission.ADMIN)
             _check_version(node.acl_version, version)
             return SetNodeAcl(path, checked)
 
 
-def _create(state: State, request: CreateRequest) -> CreateNode:
+def _create(state: State, request: CreateRequest, client: Client) -> CreateNode:
     if request.flags not in _FLAGS:
         raise KeeperError(Code.BAD_ARGUMENTS)
     kind = NodeKind(request.flags)
     parent_path, slash, _ = request.path.rpartition("/")
     if not slash or "\0" in request.path:
         raise KeeperError(Code.BAD_ARGUMENTS)
-    acl = _checked_acl(request.acl)
+    acl = checked_acl(request.acl, client.identities)
     parent = state.nodes.get(parent_path or "/")
     if parent is None:
         raise KeeperError(Code.NO_NODE)
-    check_allowed(parent, Permission.CREATE)
+    check_allowed(parent, client.identities, Permission.CREATE)
     path = request.path
     if kind.is_sequential:
         path += f"{parent.created_children:010d}"
@@ -70,18 +75,18 @@ def _create(state: State, request: CreateRequest) -> CreateNode:
         raise KeeperError(Code.NODE_EXISTS)
     if parent.owner:
         raise KeeperError(Code.NO_CHILDREN_FOR_EPHEMERALS)
-    _check_room(state, size_of(path, request.data))
+    _check_room(state, client, size_of(path, request.data))
     return CreateNode(path, request.data, acl, kind.is_ephemeral)
 
 
-def _delete(state: State, path: str, version: int) -> DeleteNode:
+def _delete(state: State, path: str, version: int, identities: Identities) -> DeleteNode:
     parent_path, slash, _ = path.rpartition("/")
     if not slash or "\0" in path or path in SPECIAL_PATHS:
         raise KeeperError(Code.BAD_ARGUMENTS)
     parent = state.nodes.get(parent_path or "/")
     if parent is None:
         raise KeeperError(Code.NO_NODE)
-    check_allowed(parent, Permission.DELETE)
+    check_allowed(parent, identities, Permission.DELETE)
     node = state.nodes.get(path)
     if node is None:
         raise KeeperError(Code.NO_NODE)
@@ -91,21 +96,14 @@ def _delete(state: State, path: str, version: int) -> DeleteNode:
     return DeleteNode(path)
 
 
-def _existing(state: State, path: str, permission: Permission) -> Node:
+def _existing(state: State, path: str, identities: Identities, permission: Permission) -> Node:
     if problem_of(path) is not None:
         raise KeeperError(Code.BAD_ARGUMENTS)
     node = state.nodes.get(path)
     if node is None:
         raise KeeperError(Code.NO_NODE)
-    check_allowed(node, permission)
+    check_allowed(node, identities, permission)
     return node
-
-
-def check_allowed(node: Node, *permissions: Permission) -> None:
-    """Any of the permissions is enough; every entry of a list is for all clients."""
-    wanted = sum(permissions)
-    if not any(entry.permissions & wanted for entry in node.acl):
-        raise KeeperError(Code.NO_AUTH)
 
 
 def _check_version(actual: int, expected: int) -> None:
@@ -113,16 +111,18 @@ def _check_version(actual: int, expected: int) -> None:
         raise KeeperError(Code.BAD_VERSION)
 
 
-def _check_room(state: State, growth_bytes: int) -> None:
-    if growth_bytes > 0 and state.size_bytes + growth_bytes > DATA_BYTES_MAX:
-        raise KeeperError(Code.QUOTA_EXCEEDED)
-
-
-def _checked_acl(acl: tuple[Acl, ...]) -> tuple[Acl, ...]:
-    """Only lists open to all clients: keeping others without enforcing them would be a false
-    promise.
+def _check_room(
+    state: State, client: Client, size_bytes: int, before: tuple[Node, int] | None = None
+) -> None:
+    """For a node of this size, instead of the one before. What needs no more room may always be
+    written: a full server must be able to recover.
     """
-    unique = tuple(dict.fromkeys(acl))
-    if not unique or any((one.scheme, one.identity) != ("world", "anyone") for one in unique):
-        raise KeeperError(Code.INVALID_ACL)
-    return unique
+    node, freed_bytes = before or (None, 0)
+    growth_bytes = size_bytes - freed_bytes
+    if growth_bytes <= 0:
+        return
+    is_own = node is not None and node.address == client.address
+    own_bytes = state.bytes_from.get(client.address, 0) + size_bytes - freed_bytes * is_own
+    is_full = state.size_bytes + growth_bytes > DATA_BYTES_MAX
+    if is_full or own_bytes > DATA_BYTES_PER_ADDRESS_MAX:
+        raise KeeperError(Code.QUOTA_EXCEEDED)

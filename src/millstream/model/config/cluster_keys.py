@@ -157,10 +157,25 @@ CLUSTER_ROWS: Final = (
         at_least(1),
     ),
     ConfigKey(
+        "zookeeper.secret.file",
+        _STRING,
+        None,
+        "File with the secret by which this broker proves to the coordination service that it is"
+        " of the cluster: cluster.secret in the keeper's data directory, or one of your own for"
+        " ZooKeeper. The keeper serves no client without it.",
+    ),
+    ConfigKey(
         "zookeeper.session.timeout.ms",
         _INT,
         "6000",
         "How long a broker may be silent before the coordination service ends its session.",
         at_least(1),
+    ),
+    ConfigKey(
+        "zookeeper.set.acl",
+        _BOOLEAN,
+        "true",
+        "With zookeeper.secret.file: whether the cluster's nodes are for those with the secret"
+        " only. false while brokers of an existing cluster are given the secret one by one.",
     ),
 )

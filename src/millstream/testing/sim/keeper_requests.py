@@ -5,6 +5,7 @@ from struct import Struct
 from typing import Final
 
 from millstream.coordination import errors, port
+from millstream.coordination.credentials import SCHEME, Credentials
 from millstream.coordination.keeper.jute import (
     JuteReader,
     pack_boolean,
@@ -13,7 +14,7 @@ from millstream.coordination.keeper.jute import (
     pack_long,
     pack_text,
 )
-from millstream.coordination.keeper.protocol import Code, Op
+from millstream.coordination.keeper.protocol import AUTH_XID, Code, Op
 from millstream.coordination.keeper.replies import acls_of
 from millstream.coordination.keeper.state import OPEN_ACL
 from millstream.coordination.port import Created, NodeChildren, NodeData, NodeStat
@@ -47,6 +48,11 @@ def connect_frame(
 ) -> bytes:
     head = pack_integer(0) + pack_long(last_zxid) + pack_integer(timeout_ms)
     return frame(head + pack_long(session_id) + pack_buffer(password) + pack_boolean(False))
+
+
+def auth_frame(credentials: Credentials) -> bytes:
+    header = pack_integer(AUTH_XID) + pack_integer(Op.AUTH) + pack_integer(0)
+    return frame(header + pack_text(SCHEME) + pack_text(credentials.packet()))
 
 
 def create(path: str, data: bytes, kind: port.NodeKind) -> bytes:

@@ -12,8 +12,16 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from millstream.coordination import errors, port
 from millstream.coordination.checks import check_multi, check_path
+from millstream.coordination.credentials import Credentials
 from millstream.coordination.keeper.jute import JuteReader, pack_integer, pack_text
-from millstream.coordination.keeper.protocol import PASSWORD_BYTES, PING_XID, WATCH_XID, Code, Op
+from millstream.coordination.keeper.protocol import (
+    AUTH_XID,
+    PASSWORD_BYTES,
+    PING_XID,
+    WATCH_XID,
+    Code,
+    Op,
+)
 from millstream.coordination.port import (
     Created,
     NodeChildren,
@@ -49,13 +57,22 @@ class _Pending(NamedTuple):
 class WireCoordination:
     """Opens sessions with one server or with several that share their state."""
 
-    def __init__(self, network: Network, clock: Clock, servers: Sequence[tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        clock: Clock,
+        servers: Sequence[tuple[str, int]],
+        credentials: Credentials | None = None,
+    ) -> None:
         self._network = network
         self._clock = clock
         self._servers = list(servers)
+        self._credentials = credentials
 
     async def connect(self, *, timeout_ms: int, wait_s: float) -> "WireSession":
-        session = WireSession(self._network, self._clock, self._servers, timeout_ms)
+        session = WireSession(
+            self._network, self._clock, self._servers, timeout_ms, self._credentials
+        )
         try:
             async with asyncio.timeout(wait_s):
                 await session.connected()
@@ -113,9 +130,13 @@ class WireSession:
         clock: Clock,
         servers: Sequence[tuple[str, int]],
         timeout_ms: int,
+        credentials: Credentials | None = None,
     ) -> None:
         self._network = network
         self._clock = clock
+        self._credentials = credentials
+        self._is_refused = False
+        """Whether the session is gone because our credentials were not accepted."""
         self._servers = deque(servers)
         self.session_id: SessionId = NO_SESSION
         self.timeout_ms = timeout_ms
@@ -142,7 +163,7 @@ class WireSession:
     async def connected(self) -> None:
         while self._state is not SessionState.CONNECTED:
             if self._state is SessionState.LOST:
-                raise errors.SessionLost("the session is gone")
+                raise self._lost()
             self._changed.clear()
             await self._changed.wait()
 
@@ -220,7 +241,7 @@ class WireSession:
         watch: Watcher | None = None,
     ) -> T:
         if self._state is SessionState.LOST:
-            raise errors.SessionLost("the session is gone")
+            raise self._lost()
         link = self._link
         if self._state is not SessionState.CONNECTED or link is None or link.transport is None:
             raise errors.ConnectionLost("not connected", is_in_doubt=False)
@@ -293,10 +314,14 @@ class WireSession:
         pending, self._pending = self._pending, deque()
         for one in pending:
             if not one.answer.done():
-                one.answer.set_exception(errors.SessionLost("the session is gone"))
+                one.answer.set_exception(self._lost())
         self._drop_watches()
         if self._link is not None:
             self._link.end()
+
+    def _lost(self) -> errors.SessionLost:
+        kind = errors.AuthenticationFailed if self._is_refused else errors.SessionLost
+        return kind("the session is gone")
 
     def _drop_watches(self) -> None:
         tables = (self._data_watches, self._child_watches)
@@ -324,6 +349,13 @@ class WireSession:
         xid, zxid, code = reader.integer(), reader.long(), reader.integer()
         if xid == PING_XID:
             return
+        if xid == AUTH_XID:
+            if code == Code.OK:
+                self._change(SessionState.CONNECTED)
+            else:
+                self._is_refused = True
+                self._lose()
+            return
         if xid == WATCH_XID:
             self._take_event(reader)
             return
@@ -339,7 +371,10 @@ class WireSession:
         link.is_established = True
         self.timeout_ms, self.session_id = timeout_ms, session_id
         self._password = reader.buffer() or b""
-        self._change(SessionState.CONNECTED)
+        if self._credentials is None:
+            self._change(SessionState.CONNECTED)
+        elif link.transport is not None:
+            link.transport.write(wire.auth_frame(self._credentials))
 
     def _take_answer(self, pending: _Pending, xid: int, code: int, reader: JuteReader) -> None:
         if xid != pending.xid:

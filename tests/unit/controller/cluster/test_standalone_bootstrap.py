@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kits.controller.membership_kit import happens, played
-from kits.coordination.coordination_kit import KEEPER, PORT, SimulatedWorld
+from kits.coordination.coordination_kit import CREDENTIALS, KEEPER, PORT, SimulatedWorld
 from kits.storage.log_stories import batch_of
 from millstream.broker.broker import Broker, BrokerDependencies
 from millstream.broker.cluster.member import ClusterMember
@@ -74,7 +74,8 @@ class Machine:
         return broker
 
     async def member(self, **changed: str) -> Broker:
-        wire = WireCoordination(self.process.network, self.node.clock, [(KEEPER, PORT)])
+        servers = [(KEEPER, PORT)]
+        wire = WireCoordination(self.process.network, self.node.clock, servers, CREDENTIALS)
         losses = ReplyLosses(SeededRandomness(self.world.world.seed), probability=self.loss)
         broker = self._broker(
             FlakyCoordination(wire, losses),

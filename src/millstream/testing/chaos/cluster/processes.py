@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from millstream.coordination.keeper.journal import SECRET_FILE
 from millstream.model.config.properties import render_properties
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.chaos.log.reader import ChaosFailed
@@ -222,6 +223,7 @@ class KeeperProcess(NodeProcess):
 
     def __init__(self, node: Node, directory: Path) -> None:
         self.address: Final = f"{node.address}:{KEEPER_PORT}"
+        self.secret_file: Final = directory / "data" / SECRET_FILE
         options = ["--data-dir", str(directory / "data"), "--host", node.address]
         command = [sys.executable, "-m", "millstream", "keeper", *options]
         super().__init__(node, directory, [*command, "--port", str(KEEPER_PORT)])

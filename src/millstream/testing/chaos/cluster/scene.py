@@ -12,6 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from millstream.coordination.keeper.journal import SECRET_FILE
+from millstream.runtime.private_files import write_private
+from millstream.runtime.randomness import system_randomness
 from millstream.testing.chaos.cluster.client import ClientTask
 from millstream.testing.chaos.cluster.load import Load
 from millstream.testing.chaos.cluster.processes import (
@@ -62,11 +65,15 @@ class MillstreamProcesses:
     ) -> None:
         self._is_ensemble = is_ensemble
         self._settings = settings or {}
+        self._secret_file = Path()
 
     def coordination(self, world: NetWorld, root: Path) -> Coordination:
         if not self._is_ensemble:
             keeper = KeeperProcess(world.add("keeper"), root / "keeper")
+            self._secret_file = keeper.secret_file
             return Coordination([keeper], [keeper.address])
+        self._secret_file = root / SECRET_FILE
+        write_private(self._secret_file, f"{system_randomness().secret(32).hex()}\n")
         nodes = [world.add(f"zookeeper-{number}") for number in range(1, ENSEMBLE + 1)]
         addresses = [node.address for node in nodes]
         members = [
@@ -77,7 +84,11 @@ class MillstreamProcesses:
 
     def broker(self, world: NetWorld, root: Path, broker_id: int, connect: str) -> BrokerProcess:
         node = world.add(f"broker-{broker_id}")
-        settings = {**self._settings, "zookeeper.connect": connect}
+        coordination = {
+            "zookeeper.connect": connect,
+            "zookeeper.secret.file": str(self._secret_file),
+        }
+        settings = {**self._settings, **coordination}
         return MillstreamBroker(node, root / node.name, settings, broker_id=broker_id)
 
 

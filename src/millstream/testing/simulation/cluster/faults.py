@@ -17,7 +17,12 @@ from millstream.testing.simulation.broker.process import SimProcess
 from millstream.testing.simulation.cluster.brokers import BrokerMachine
 from millstream.testing.simulation.cluster.directories import LostDirectories
 from millstream.testing.simulation.cluster.fault_budget import FaultBudget
-from millstream.testing.simulation.cluster.keeper import KEEPER, KEEPER_PORT, KeeperMachine
+from millstream.testing.simulation.cluster.keeper import (
+    CREDENTIALS,
+    KEEPER,
+    KEEPER_PORT,
+    KeeperMachine,
+)
 from millstream.testing.simulation.cluster.scene import SESSION_MS, ClusterScene
 
 SLOW_LINK_S: Final = (0.0, 0.6)
@@ -302,7 +307,7 @@ class ClusterFaults:
         world = self._scene.world
         process = SimProcess(world.loop, OPERATOR, world.network.host(OPERATOR))
         coordination = WireCoordination(
-            process.network, SimClock(world.loop), [(KEEPER, KEEPER_PORT)]
+            process.network, SimClock(world.loop), [(KEEPER, KEEPER_PORT)], CREDENTIALS
         )
 
         async def delete_steps() -> None:

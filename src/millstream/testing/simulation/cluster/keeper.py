@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from millstream.coordination import errors, port
+from millstream.coordination.credentials import Credentials
 from millstream.coordination.keeper.changes import Txn
 from millstream.coordination.keeper.machine import Effect, Log
 from millstream.coordination.keeper.server import KeeperDependencies, KeeperServer, KeeperSettings
 from millstream.coordination.keeper.sessions import SessionRules
+from millstream.observe.redaction import Secret
 from millstream.testing.sim.durability import FateChooser
 from millstream.testing.sim.keeper_session import WireCoordination, WireSession
 from millstream.testing.sim.world import SimNode
@@ -23,6 +25,7 @@ T = TypeVar("T")
 KEEPER: Final = "keeper"
 KEEPER_PORT: Final = 2181
 TICK_MS: Final = 500
+CREDENTIALS: Final = Credentials(Secret("the-secret-of-a-simulated-cluster"))
 LOST_REPLIES: Final = "lost replies"
 
 
@@ -71,6 +74,7 @@ class KeeperMachine:
             port=KEEPER_PORT,
             rules=SessionRules(tick_ms=TICK_MS),
             log_roll_bytes=20_000,
+            credentials=CREDENTIALS,
         )
         server = process.run(_WatchedKeeper, dependencies, settings)
         server.on_durable = scene.on_durable
@@ -108,7 +112,8 @@ class LossyCoordination:
 
     def __init__(self, scene: ClusterScene, host: str, process: SimProcess, node: SimNode) -> None:
         self._scene, self._host = scene, host
-        self._inner = WireCoordination(process.network, node.clock, [(KEEPER, KEEPER_PORT)])
+        servers = [(KEEPER, KEEPER_PORT)]
+        self._inner = WireCoordination(process.network, node.clock, servers, CREDENTIALS)
         self._chance = node.randomness.fork("lost replies")
         self.sessions: list[LossySession] = []
 
