@@ -27,7 +27,8 @@ class Connection:
     last_active_s: float
     """When `EpollShell` last read something from it."""
     unsent_bytes: int
-    """What the shell has taken and could not send yet; it counts against `output_bytes_max`."""
+    """What the shell has taken and could not send yet. It counts against `output_bytes_max`, as do
+    the output, and answers that wait for earlier ones."""
 
     def __init__(
         self,
@@ -45,6 +46,10 @@ class Connection:
 
     def received(self, size: int) -> None:
         """`size` bytes were put into the last buffer."""
+
+    @property
+    def has_request(self) -> bool:
+        """Whether a request for `next_request` was found while the input was walked."""
 
     def next_request(
         self, wall_ms: int

@@ -76,6 +76,19 @@ IN_FLIGHT_REQUESTS_MAX: Final = 256
 """Requests of one connection that wait for responses; more stay in its buffer until some were sent.
 """
 
+ITERATION_SERVING_S: Final = 0.004
+"""Time that handlers of requests have in one iteration of the event loop, for all connections
+together. A produce with acks=all takes the loops of several brokers some six iterations, so at this
+it stays far below 100 ms; an iteration costs fifty microseconds, a little more than 1% of it."""
+
+TURN_SERVING_S: Final = 0.001
+"""Time of one connection in it before the others have their turns, unless a single request takes
+longer: a client that comes when fifty have just begun waits for one turn of each."""
+
+UNSENT_ANSWER_BYTES_MAX: Final = MIB
+"""Answers that a connection has not taken, whether in order or behind one that is not ready: at
+that it is not read from, and what it sent before is not served."""
+
 WORKER_REQUESTS_MAX: Final = 2
 """Jobs of large requests in worker threads at once. Computations have threads of their own; the
 rest shares a pool of four, in which flushes and metadata need threads too."""

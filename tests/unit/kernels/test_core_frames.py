@@ -293,6 +293,23 @@ def test_too_much_output_stops_the_walk(core: Core) -> None:
     assert client.connection.next_request(NOW) is not None
 
 
+def test_answers_behind_one_that_is_not_ready_are_output_too(core: Core) -> None:
+    """Else one request that waits would let a client pile up answers behind it."""
+    client = core.connect(output_bytes_max=100)
+    client.send(b"".join(other(number) for number in range(4)))
+    for _ in range(3):
+        assert client.connection.next_request(NOW) is not None
+    client.connection.answer(1, [bytes(50)])
+    assert not client.connection.is_blocked
+    client.connection.answer(2, [bytes(20), bytes(30)])
+    assert client.connection.is_blocked
+    assert client.connection.next_request(NOW) is None
+    client.connection.answer(0, [b""])
+    assert client.connection.is_blocked  # sent, but not taken
+    assert len(client.collect()) == 100
+    assert client.connection.next_request(NOW) is not None
+
+
 def test_answers_between_python_and_the_core_keep_their_order(core: Core) -> None:
     """I-36. A staged answer waits for the slow request before it, and the other way round."""
     client = core.connect()

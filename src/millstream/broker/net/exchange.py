@@ -4,19 +4,29 @@ The carriers of connections hand in what arrived; requests are walked in order, 
 the fast path are staged by the connection core, everything else goes to dispatch. Then comes the
 work that handlers left for the end of the iteration, to be done for many requests at once, then one
 write per partition, and only then the answers: one send per connection.
+
+Handlers have a limited time in each iteration. What is left when it is over waits for a turn in a
+later one, those first that have had least (`broker/net/connection_queue.py`), and is not read from
+meanwhile.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from millstream.broker.net.connection_queue import ConnectionQueue
 from millstream.broker.net.peer import CLOSED, Cause, ClientPeer
 from millstream.broker.requests.context import RequestFacts
 from millstream.broker.requests.dispatch import Dispatch
 from millstream.broker.requests.error_codes import code_of
 from millstream.kernels.connection import Connection, FrameError
 from millstream.kernels.slots import SlotTable
-from millstream.model.limits import BUFFERED_REQUEST_BYTES_MAX, KIB
+from millstream.model.limits import (
+    BUFFERED_REQUEST_BYTES_MAX,
+    ITERATION_SERVING_S,
+    KIB,
+    TURN_SERVING_S,
+)
 from millstream.observe.api_counters import ApiCounters
 from millstream.observe.client_log import ClientLog
 from millstream.observe.logs import get_logger
@@ -35,7 +45,7 @@ REQUESTS_PER_TURN_MAX: Final = 16
 
 ROUNDS_MAX: Final = 2
 """How often an iteration returns to connections whose answers made room for more of their requests.
-A client that pipelines endlessly must not keep the others waiting."""
+The time it has for that ends it earlier, except in a simulation, where no time passes."""
 
 HELD_BYTES_MIN: Final = 64 * KIB
 """Fewer unread bytes of a connection are not counted: most connections have none, and each
@@ -70,7 +80,8 @@ class ExchangeHooks:
 class Exchange:
     """One per broker.
 
-    A carrier calls `begin`, `on_received` or `on_readable` for each connection, then `finish`.
+    A carrier of many connections calls `begin`, `on_readable` for each, then `finish`. One that has
+    an event for each connection calls `on_received`.
     """
 
     def __init__(
@@ -112,7 +123,11 @@ class Exchange:
         """Whether an iteration without new input is to come. There is one at most: each that were
         scheduled on top would schedule its own successor, for good."""
         self._with_output: dict[ClientPeer, None] = {}
-        self._with_requests: dict[ClientPeer, None] = {}
+        self._waiting = ConnectionQueue()
+        self._left_s = ITERATION_SERVING_S
+        """Time that handlers have until the next iteration."""
+        self._mark_s = 0.0
+        """When the last request was served; 0 before the first of an iteration."""
         self._at_end: list[Callable[[], None]] = []
 
     # -- carriers --------------------------------------------------------------------------
@@ -122,52 +137,92 @@ class Exchange:
         return self._is_awake
 
     def begin(self) -> None:
-        """Start an iteration."""
-        self._is_awake = True
-        self.now_s = self._clock.monotonic_s()
-        self.wall_ms = self._clock.wall_ms()
+        """Start an iteration: at most one in each iteration of the event loop."""
+        self._wake()
+        self._left_s = ITERATION_SERVING_S
 
     def on_received(self, peer: ClientPeer, size_bytes: int) -> None:
-        """Bytes were put into the connection's buffer."""
+        """Bytes were put into the buffer of one connection, outside an iteration.
+
+        Many of these in one iteration of the event loop share the time of one iteration.
+        """
+        self._wake()
         peer.last_active_s = self.now_s
         peer.core.received(size_bytes)
-        self.on_readable(peer)
+        if self._waiting or self._left_s <= 0:
+            self.on_requests_waiting(peer)
+        else:
+            self._serve(peer)
+        if peer.core.unread_bytes >= HELD_BYTES_MIN:
+            self.account_held(peer)
+        self._complete()
+        self._sleep()
 
     def on_readable(self, peer: ClientPeer) -> None:
         """A connection has unread requests, or a large part of one."""
-        self._serve(peer)
+        if peer.core.has_request and (self._waiting or self._left_s <= 0):
+            self.on_requests_waiting(peer)
+        else:
+            self._serve(peer)
         if peer.core.unread_bytes >= HELD_BYTES_MIN:
             self.account_held(peer)
 
     def finish(self) -> None:
-        """Write what was staged and send the answers, until nothing is left to do."""
+        """Write what was staged and send the answers, then let those that wait have their turns."""
+        self._complete()
         for _ in range(ROUNDS_MAX):
-            if self._at_end:
-                self._run_at_end()
-            self._write_staged()
-            for core in self._take_ready():
-                self._with_output[core.owner] = None
-            while self._with_output:
-                peer, _ = self._with_output.popitem()
-                try:
-                    peer.flush()
-                except Exception as error:  # noqa: BLE001 - as in `_serve`
-                    self._abort_failed(peer, error)
-            if not self._with_requests:
+            if not self._waiting or self._left_s <= 0:
                 break
-            waiting, self._with_requests = self._with_requests, {}
-            for peer in waiting:
-                self._serve(peer)
-        else:
-            self._schedule()  # to write what the last round staged
+            self._serve_waiting()
+            self._complete()
+        self._sleep()
+
+    def _wake(self) -> None:
+        self._is_awake = True
+        self._mark_s = 0.0
+        self.now_s = self._clock.monotonic_s()
+        self.wall_ms = self._clock.wall_ms()
+
+    def _complete(self) -> None:
+        """What follows the requests: work for all of them, one write per partition, answers."""
+        if self._at_end:
+            self._run_at_end()
+        self._write_staged()
+        for core in self._take_ready():
+            self._with_output[core.owner] = None
+        while self._with_output:
+            peer, _ = self._with_output.popitem()
+            try:
+                peer.flush()
+            except Exception as error:  # noqa: BLE001 - as in `_serve`
+                self._abort_failed(peer, error)
+
+    def _sleep(self) -> None:
         self._is_awake = False
         if self._holders:
             for peer in list(self._holders):
                 self.account_held(peer)
         if self.table.produce_requests != self._counted[0]:
             self._count_produce()
-        if self._with_requests or self._with_output or self._at_end:
+        if self._waiting or self._with_output or self._at_end:
             self._schedule()
+        else:
+            self._waiting.forget_costs()
+
+    def _serve_waiting(self) -> None:
+        """One for each that waits, as long as there is time."""
+        waiting = self._waiting
+        for _ in range(len(waiting)):
+            if not waiting or self._left_s <= 0:
+                break
+            peer, left_s = waiting.next(), self._left_s
+            peer.awaits_turn = False
+            is_left = self._serve(peer, waits=False)
+            waiting.served(peer, left_s - self._left_s)
+            if is_left:
+                self.on_requests_waiting(peer)
+            else:
+                peer.resume_after_turn()
 
     def run_at_end(self, work: Callable[[], None]) -> None:
         """Run `work` once, after all requests of this iteration and before answers are sent.
@@ -195,28 +250,37 @@ class Exchange:
 
     def _run_scheduled(self) -> None:
         self._is_scheduled = False
-        self._run_iteration()
-
-    def _run_iteration(self) -> None:
         self.begin()
         self.finish()
+
+    def _run_between(self) -> None:
+        """Send answers that became ready between two iterations. No connection is served: there may
+        be very many of these before the loop looks at the sockets again.
+        """
+        self._wake()
+        self._complete()
+        self._sleep()
 
     # -- connections -----------------------------------------------------------------------
 
     def flush_ready(self) -> None:
         """Answers became ready outside an iteration: after a flush or a timeout."""
         if not self._is_awake:
-            self._run_iteration()
+            self._run_between()
 
     def on_output_ready(self, peer: ClientPeer) -> None:
         """An answer is ready; outside an iteration it is sent at once."""
         self._with_output[peer] = None
         if not self._is_awake:
-            self._run_iteration()
+            self._run_between()
 
     def on_requests_waiting(self, peer: ClientPeer) -> None:
-        """There is room again for requests that arrived before."""
-        self._with_requests[peer] = None
+        """Requests that have arrived wait for a turn; more are not read until they had it."""
+        peer.awaits_turn = True
+        peer.pause_reading()
+        self._waiting.add(peer)
+        if not self._is_awake:
+            self._schedule()
 
     def on_closing(self, peer: ClientPeer) -> None:
         self.closing.add(peer)
@@ -227,7 +291,7 @@ class Exchange:
         peer.held_bytes = 0
         self._holders.pop(peer, None)
         self._with_output.pop(peer, None)
-        self._with_requests.pop(peer, None)
+        self._waiting.remove(peer)
         self._on_end(peer)
 
     def account_held(self, peer: ClientPeer) -> None:
@@ -254,11 +318,13 @@ class Exchange:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _serve(self, peer: ClientPeer) -> None:
-        core, table = peer.core, self.table
+    def _serve(self, peer: ClientPeer, *, waits: bool = True) -> bool:
+        """Whether requests may be left; with `waits` they wait for a turn then."""
+        core, table, clock = peer.core, self.table, self._clock
         wall_ms = self.wall_ms
         received_us = int(self.now_s * 1e6)
-        left = REQUESTS_PER_TURN_MAX
+        left, end_s = REQUESTS_PER_TURN_MAX, max(0.0, self._left_s - TURN_SERVING_S)
+        self._mark_s = self._mark_s or clock.monotonic_s()
         try:
             while peer.is_open and (request := core.next_request(wall_ms)) is not None:
                 if table.staged:
@@ -274,17 +340,22 @@ class Exchange:
                     len(body),
                 )
                 self._dispatch.handle(peer, facts, body)
+                now_s = clock.monotonic_s()
+                self._left_s -= now_s - self._mark_s
+                self._mark_s = now_s
                 left -= 1
-                if not left:
-                    self.on_requests_waiting(peer)  # the others first
-                    return
+                if (not left or self._left_s <= end_s) and core.unread_bytes and peer.is_open:
+                    if waits:
+                        self.on_requests_waiting(peer)
+                    return True
         except FrameError as error:
             peer.close(str(error))
         except Exception as error:  # noqa: BLE001 - one connection's error must not stop the others
             self._abort_failed(peer, error)
-            return
+            return False
         if core.is_blocked:
             peer.resume_if_idle()
+        return False
 
     def _count_produce(self) -> None:
         """Count the requests of the fast path, each with the duration of this iteration."""

@@ -83,6 +83,8 @@ class ClientPeer(ABC):
         self._exchange = exchange
         self._queue: deque[AnswerPart] = deque()
         self._is_reading = True
+        self.awaits_turn = False
+        """Whether requests in its buffer wait for a turn (`broker/net/connection_queue.py`)."""
         self._muted_bytes = 0
         core.owner = self
 
@@ -172,11 +174,18 @@ class ClientPeer(ABC):
         """Requests that waited in the buffer for room come first, then the socket."""
         if self._queue or self.core.is_blocked:
             self.pause_reading()
+        elif self._is_reading or self.awaits_turn:
             return
-        if not self._is_reading:
+        elif self.core.unread_bytes:
+            self._exchange.on_requests_waiting(self)
+        else:
             self.resume_reading()
-            if self.core.unread_bytes:
-                self._exchange.on_requests_waiting(self)
+
+    def resume_after_turn(self) -> None:
+        """What has arrived is served, but for the beginning of a request: read the rest of it."""
+        is_waiting = self._is_reading or self.awaits_turn
+        if self.state == OPEN and not (is_waiting or self._queue or self.core.is_blocked):
+            self.resume_reading()
 
     @abstractmethod
     def send_queue(self) -> bool:

@@ -15,6 +15,7 @@ from millstream.broker.net.transport_shell import TransportPeer, TransportProtoc
 from millstream.broker.requests.dispatch import Dispatch
 from millstream.kernels.connection import Connection
 from millstream.kernels.slots import SlotTable
+from millstream.model.limits import UNSENT_ANSWER_BYTES_MAX
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.client_log import ClientLog
 from millstream.observe.logs import get_logger
@@ -195,6 +196,7 @@ class Server:
             self._table,
             frame_bytes_max=limits.frame_bytes_max,
             in_flight_max=limits.in_flight_max,
+            output_bytes_max=UNSENT_ANSWER_BYTES_MAX,
         )
 
     def _number(self) -> int:

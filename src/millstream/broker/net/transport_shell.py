@@ -40,9 +40,7 @@ class TransportProtocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._peer is None or not self._peer.is_open:
             return
-        self._exchange.begin()
         self._exchange.on_received(self._peer, nbytes)
-        self._exchange.finish()
 
     def eof_received(self) -> None:
         """A client that closes its half is gone; asyncio closes the rest."""

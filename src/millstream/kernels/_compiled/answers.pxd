@@ -19,7 +19,9 @@ cdef class Answers(Answerer):
     cdef Py_ssize_t ring_room
     cdef Py_ssize_t first
     cdef Py_ssize_t count
+    # Answers that wait for earlier ones, and their size.
     cdef dict late
+    cdef Py_ssize_t late_bytes
     # Answers that were made when their requests were staged.
     cdef unsigned char* made
     cdef Py_ssize_t made_bytes
@@ -35,6 +37,8 @@ cdef class Answers(Answerer):
     cdef Answer* begin(self) except NULL
     cdef Answer* find(self, long long number) except NULL
     cdef unsigned char* make_room(self, Py_ssize_t size) except NULL
+    cdef int add_late(self, long long number, parts) except -1
+    cdef int send_late(self) except -1
     cdef int send_ready(self) except -1
     cdef int send_part(self, part) except -1
     cdef int send_small(self, const unsigned char* data, Py_ssize_t size) except -1

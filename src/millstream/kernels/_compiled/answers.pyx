@@ -97,8 +97,8 @@ cdef class Answers(Answerer):
             self.send_ready()
             self.table.note_ready(self)
         else:
+            self.add_late(number, parts)
             answer.state = LATE
-            self.late[number] = parts
 
     def answer_nothing(self, long long number) -> None:
         self.answer(number, ())
@@ -127,6 +127,19 @@ cdef class Answers(Answerer):
             ms_put64(field + ANSWER_LOG_START_AT - ANSWER_BASE_OFFSET_AT, <unsigned long long>-1)
         return 0
 
+    cdef int add_late(self, long long number, parts) except -1:
+        for part in parts:
+            self.late_bytes += size_of(part)
+        self.late[number] = parts
+        return 0
+
+    cdef int send_late(self) except -1:
+        """The oldest, which was given before its turn."""
+        for part in self.late.pop(self.numbered - self.count):
+            self.late_bytes -= size_of(part)
+            self.send_part(part)
+        return 0
+
     cdef int send_ready(self) except -1:
         cdef Answer* answer
         while self.count:
@@ -137,8 +150,7 @@ cdef class Answers(Answerer):
                 self.send_small(self.made + answer.at, answer.size)
                 self.made_count -= 1
             elif answer.state == LATE:
-                for part in self.late.pop(self.numbered - self.count):
-                    self.send_part(part)
+                self.send_late()
             self.first = (self.first + 1) & (self.ring_room - 1)
             self.count -= 1
         if self.made_count == 0:
@@ -195,6 +207,7 @@ cdef class Answers(Answerer):
         for number in sorted(self.late):
             output.extend(self.late[number])
         self.late.clear()
+        self.late_bytes = 0
         self.count = self.made_count = self.made_bytes = 0
         return output
 
@@ -205,3 +218,9 @@ cdef class Answers(Answerer):
     @property
     def in_flight(self):
         return self.count
+
+
+cdef Py_ssize_t size_of(part) except -1:
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return len(part)
+    return part.size_bytes

@@ -57,7 +57,7 @@ cdef class Connection(InputBuffer):
         return (
             self.is_closed
             or self.count >= self.in_flight_max
-            or self.queued_bytes + self.unsent_bytes >= self.output_bytes_max
+            or self.queued_bytes + self.late_bytes + self.unsent_bytes >= self.output_bytes_max
         )
 
     cdef bint sends_more(self, double now_s) noexcept:
@@ -70,6 +70,10 @@ cdef class Connection(InputBuffer):
     @property
     def is_blocked(self):
         return not self.is_closed and self.must_wait()
+
+    @property
+    def has_request(self):
+        return self.is_for_python
 
     def next_request(self, long long wall_ms):
         cdef Py_ssize_t size

@@ -67,6 +67,8 @@ class Connection:
         self._numbered = 0
         self._answers: deque[Sequence[Any] | None] = deque()
         """Of the requests in flight, the oldest first; None where there is no answer yet."""
+        self._late_bytes = 0
+        """Of answers that wait for earlier ones."""
         self._output: list[Any] = []
         self._output_bytes = 0
         self._merged = bytearray()
@@ -95,6 +97,10 @@ class Connection:
     @property
     def unread_bytes(self) -> int:
         return self._end - self._start
+
+    @property
+    def has_request(self) -> bool:
+        return self.is_for_python
 
     def next_request(
         self, wall_ms: int
@@ -181,8 +187,10 @@ class Connection:
                 f"I-36 request {number} was answered already, or never made"
             )
         self._answers[index] = parts
+        self._late_bytes += sum(map(_size_of, parts))
         while self._answers and self._answers[0] is not None:
             for part in self._answers.popleft() or ():
+                self._late_bytes -= _size_of(part)
                 self._send(part)
         if not index:
             self._table.note_ready(self)
@@ -216,9 +224,7 @@ class Connection:
     def take_back(self, unsent: list[Any]) -> None:
         """All the output there was, or the rest of it: it could not be sent."""
         self._output = unsent
-        for part in unsent:
-            is_bytes = isinstance(part, bytes | bytearray | memoryview)
-            self._output_bytes += len(part) if is_bytes else part.size_bytes
+        self._output_bytes += sum(map(_size_of, unsent))
 
     def drop_output(self) -> list[Any]:
         self._is_closed = True
@@ -226,6 +232,7 @@ class Connection:
         self._start = self._end = 0
         waiting = [part for parts in self._answers for part in parts or ()]
         self._answers.clear()
+        self._late_bytes = 0
         return self.take_output() + waiting
 
     @property
@@ -240,8 +247,13 @@ class Connection:
     def is_blocked(self) -> bool:
         return (
             len(self._answers) >= self._in_flight_max
-            or self._output_bytes + self.unsent_bytes >= self._output_bytes_max
+            or self._output_bytes + self._late_bytes + self.unsent_bytes >= self._output_bytes_max
         )
+
+
+def _size_of(part: Any) -> int:
+    is_bytes = isinstance(part, bytes | bytearray | memoryview)
+    return len(part) if is_bytes else part.size_bytes
 
 
 def _read_header(frame: memoryview) -> tuple[int, int, int, bytes | None, int]:

@@ -86,7 +86,8 @@ class World:
             room = peer.core.get_buffer(len(frame))
             room[: len(frame)] = frame
             del room
-            self.exchange.on_received(peer, len(frame))
+            peer.core.received(len(frame))
+            self.exchange.on_readable(peer)
         self.exchange.finish()
 
 
