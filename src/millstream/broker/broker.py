@@ -17,9 +17,11 @@ from millstream.broker.groups.service import OFFSETS_TOPIC, GroupService, GroupS
 from millstream.broker.net.exchange import ExchangeHooks
 from millstream.broker.net.limits import ConfiguredLimits
 from millstream.broker.net.listeners import (
+    LISTENER_FOR_BROKERS,
     PLAINTEXT,
     ListenerAddress,
     advertised_listeners,
+    check_listener_for_brokers,
     check_protocols,
     parse_listeners,
 )
@@ -61,6 +63,7 @@ from millstream.observe.process import ProcessFacts
 from millstream.replication.partitions import Partitions
 from millstream.runtime.background import Background, ThreadBackground
 from millstream.runtime.clock import Clock, SystemClock
+from millstream.runtime.descriptors import UNLIMITED
 from millstream.runtime.disk import Disk
 from millstream.runtime.network import LoopNetwork, Network
 from millstream.runtime.os_disk import OsDisk
@@ -100,6 +103,8 @@ class BrokerDependencies:
     """The address a broker of a cluster advertises when its settings have none."""
     open_files_max: int = OPEN_FILES_MAX
     """Segment files held open at once."""
+    connections_max: int = UNLIMITED
+    """Of clients, whatever the settings allow."""
     metrics_port: int | None = None
     """Where metrics are served if the settings have no port; a free port if this one is taken."""
 
@@ -149,7 +154,7 @@ class Broker:
         self.server = Server(
             dispatch,
             self._table,
-            ConfiguredLimits(configs),
+            ConfiguredLimits(configs, dependencies.connections_max),
             self.metrics,
             clock=dependencies.clock,
             background=self._background,
@@ -352,6 +357,7 @@ class Broker:
         wanted = parse_listeners("listeners", configs.get_written("listeners"))
         protocols = _protocol_map(configs)
         check_protocols(wanted, protocols)
+        check_listener_for_brokers(wanted, configs.get_text(LISTENER_FOR_BROKERS))
         report = self._load_standalone() if cluster is None else cluster.load()
         bound = await self.server.bind(wanted)
         given = parse_listeners("advertised.listeners", configs.get_written("advertised.listeners"))

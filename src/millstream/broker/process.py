@@ -121,11 +121,13 @@ async def _serve(configs: BrokerConfigs, starter: Starter) -> int:
     stop = _StopRequest(starter.lifeline)
     try:
         check_first_start(OsDisk(), configs.get_list("log.dirs"), mounts.unmounted_point)
-        files = descriptors.segment_files_max(descriptors.raise_limit(), lowest=OPEN_FILES_MAX)
+        limit = descriptors.raise_limit()
+        files = descriptors.segment_files_max(limit, lowest=OPEN_FILES_MAX)
         dependencies = BrokerDependencies(
             process=LinuxProcess(),
             host_name=socket.gethostname(),
             open_files_max=files,
+            connections_max=descriptors.connections_max(limit, files),
             metrics_port=starter.metrics_port,
         )
         broker = Broker(configs, dependencies)

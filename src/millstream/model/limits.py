@@ -72,6 +72,10 @@ BUFFERED_REQUEST_BYTES_MAX: Final = 512 * MIB
 """Unfinished requests of all connections together: one may be `socket.request.max.bytes` large,
 and a thousand clients that send half of one each must not fill the memory."""
 
+REQUEST_BYTES_MIN: Final = 4 * KIB
+"""The lowest `socket.request.max.bytes`: brokers can prove themselves to each other with requests
+of this size, and an administrator can ask for the metadata."""
+
 IN_FLIGHT_REQUESTS_MAX: Final = 256
 """Requests of one connection that wait for responses; more stay in its buffer until some were sent.
 """

@@ -17,7 +17,7 @@ CONNECTIONS_MAX: Final = 32
 PER_ADDRESS_MAX: Final = 16
 """Of one address: two of them cannot take turns in taking everything."""
 
-OPEN_MAX: Final = 512
+OPEN_MAX: Final = 128
 """At any moment, however young they are: a descriptor and some kilobytes each."""
 
 YOUNG_S: Final = 1.0

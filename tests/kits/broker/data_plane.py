@@ -172,7 +172,7 @@ class Controller:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class NotedPeer:
     """Keeps what was sent, in order; files are unpinned when an answer is taken."""
 

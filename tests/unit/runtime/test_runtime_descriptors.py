@@ -1,4 +1,4 @@
-"""The share of the process's descriptors that segment files get."""
+"""The shares of the process's descriptors that segment files and connections get."""
 
 import resource
 
@@ -18,3 +18,9 @@ def test_half_of_them_may_be_segment_files_within_bounds() -> None:
     assert descriptors.segment_files_max(20_000, lowest=512) == 10_000
     assert descriptors.segment_files_max(300, lowest=512) == 512
     assert descriptors.segment_files_max(10**9, lowest=512) == descriptors.SEGMENT_FILES_MAX
+
+
+def test_connections_leave_descriptors_for_everything_else() -> None:
+    assert descriptors.connections_max(20_000, 10_000) == 10_000 - descriptors.OTHERS_MAX
+    assert descriptors.connections_max(300, 512) == 75
+    assert descriptors.connections_max(-1, 32_768) > 10**9, "the system has no limit"

@@ -1,7 +1,7 @@
 """Brokers prove who they are, on every connection between them, before anything else is said.
 
 Both sides: `Prover` on a connection that this broker opens, `Authenticator` for those that others
-open. See `broker/requests/broker_proof.py` for what is proven, ADR 0025 for why.
+open. See `broker/requests/broker_proof.py` for what is proven, ADR 0026 for why.
 """
 
 from collections.abc import Callable
@@ -123,11 +123,25 @@ class Authenticator:
         self._accepted = accepted
         self._cluster_id = cluster_id
         self._randomness = randomness
+        self._checking: set[Peer] = set()
 
     async def answer(
         self, peer: Peer, request: AuthenticateBrokerRequest
     ) -> AuthenticateBrokerResponse:
         """A challenge, or the end of one; raises NotABroker, BrokerUnverifiable."""
+        if peer in self._checking:
+            # Each may read the coordination service: with many at a time one client's claims would
+            # delay those of brokers.
+            raise NotABroker("a claim before the answer to another")
+        self._checking.add(peer)
+        try:
+            return await self._answer(peer, request)
+        finally:
+            self._checking.discard(peer)
+
+    async def _answer(
+        self, peer: Peer, request: AuthenticateBrokerRequest
+    ) -> AuthenticateBrokerResponse:
         claim = Claim(
             BrokerId(request.broker_id),
             BrokerEpoch(request.broker_epoch),

@@ -130,7 +130,7 @@ class Admission:
         return True
 
     def _serve_administrator(self, peer: ClientPeer) -> bool:
-        if not is_loopback(peer.client_host):
+        if not is_local(peer.client_host, peer.local_host):
             return False
         now_s, places = self._clock.monotonic_s(), self._administrators
         if len(places) >= ADMINISTRATORS_MAX:
@@ -169,6 +169,9 @@ class Admission:
         return Excess.ALL if len(self._counted) >= self._limits.connections_max else None
 
 
-def is_loopback(host: str) -> bool:
-    """Whether the address is of this machine itself."""
-    return host.startswith(_LOOPBACK) or host == "::1"
+def is_local(host: str, local_host: str) -> bool:
+    """Whether a connection to `local_host` comes from this machine itself."""
+    if host.startswith(_LOOPBACK) or host == "::1":
+        return True
+    # A broker may listen on an address of its network only: a tool beside it comes from there, too.
+    return bool(host) and host == local_host

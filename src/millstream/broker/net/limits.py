@@ -11,8 +11,10 @@ _NEVER_S: Final = 10 * 365 * 86_400.0
 class ConfiguredLimits:
     """Read at every use: most of them can be changed while the broker runs."""
 
-    def __init__(self, configs: BrokerConfigs) -> None:
+    def __init__(self, configs: BrokerConfigs, connections_max: int) -> None:
+        """`connections_max` is what the process has descriptors for."""
         self._configs = configs
+        self._connections_max = connections_max
 
     @property
     def frame_bytes_max(self) -> int:
@@ -30,7 +32,7 @@ class ConfiguredLimits:
 
     @property
     def connections_max(self) -> int:
-        return self._configs.get_int("max.connections")
+        return min(self._configs.get_int("max.connections"), self._connections_max)
 
     @property
     def idle_s(self) -> float:

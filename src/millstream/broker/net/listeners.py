@@ -7,6 +7,7 @@ from millstream.model.config.errors import InvalidConfig
 
 UNSPECIFIED_HOSTS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - recognised here, not bound
 PLAINTEXT: Final = "PLAINTEXT"
+LISTENER_FOR_BROKERS: Final = "inter.broker.listener.name"
 
 
 class ListenerAddress(NamedTuple):
@@ -77,3 +78,9 @@ def check_protocols(listeners: Sequence[ListenerAddress], protocol_map: Mapping[
                 f"listeners: {one.name} has security protocol {protocol}; "
                 "only PLAINTEXT is supported"
             )
+
+
+def check_listener_for_brokers(listeners: Sequence[ListenerAddress], name: str) -> None:
+    """`inter.broker.listener.name` is that of a listener, or empty."""
+    if name and name.upper() not in {one.name for one in listeners}:
+        raise InvalidConfig(f"{LISTENER_FOR_BROKERS}: there is no listener {name.upper()}")

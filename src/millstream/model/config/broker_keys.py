@@ -19,7 +19,7 @@ from millstream.model.config.definition import (
 from millstream.model.config.group_keys import GROUP_COORDINATOR_ROWS
 from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.topic_keys import LONG_MAX, TOPIC_KEYS
-from millstream.model.limits import KIB, MIB
+from millstream.model.limits import KIB, MIB, REQUEST_BYTES_MIN
 
 INT_MAX: Final = "2147483647"
 NODE_ID: Final = "node.id"
@@ -313,7 +313,7 @@ _OWN_ROWS: Final = (
         _INT,
         str(100 * MIB),
         "The largest request; a connection that announces more is closed.",
-        at_least(1),
+        at_least(REQUEST_BYTES_MIN),
     ),
     ConfigKey(
         "socket.send.buffer.bytes",

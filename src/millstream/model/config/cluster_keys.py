@@ -40,8 +40,9 @@ CLUSTER_ROWS: Final = (
         "inter.broker.listener.name",
         _STRING,
         None,
-        "The listener that other brokers connect to; without it the first one whose protocol is"
-        " security.inter.broker.protocol.",
+        "The listener that other brokers connect to, the only one that answers requests between"
+        " brokers; without it they connect to the first one whose protocol is"
+        " security.inter.broker.protocol, and any listener answers.",
     ),
     ConfigKey(
         "leader.imbalance.check.interval.seconds",

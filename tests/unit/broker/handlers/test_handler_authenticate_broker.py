@@ -46,12 +46,16 @@ class Service:
         self.nodes = {"/millstream/secrets/2": Node(SECRET.reveal().encode(), EPOCH)}
         self.reads = 0
         self.is_reachable = True
+        self.gate: asyncio.Event | None = None
+        """Reads wait for it."""
 
     async def sync(self, path: str) -> None:
         del path
 
     async def get(self, path: str) -> Node:
         self.reads += 1
+        if self.gate is not None:
+            await self.gate.wait()
         if not self.is_reachable:
             raise ConnectionLost("cut off", is_in_doubt=False)
         if path not in self.nodes:
@@ -225,6 +229,28 @@ def test_only_the_listener_for_brokers_takes_them() -> None:
     with pytest.raises(NotABroker):
         world.prove()
     world.peer = NotedPeer(listener="INSIDE")
+    world.prove()
+    assert world.peer.proven_broker == TWO
+
+
+def test_a_connection_makes_one_claim_at_a_time() -> None:
+    """Each may cause a read of the coordination service, before which those of brokers wait."""
+    world = World()
+
+    async def main() -> list[object]:
+        world.service.gate = asyncio.Event()
+        request = AuthenticateBrokerRequest(
+            broker_id=7, broker_epoch=1, cluster_id=CLUSTER, address=ADDRESS, nonce=b"n" * 32
+        )
+        claims = [asyncio.ensure_future(world.server.answer(world.peer, request)) for _ in range(9)]
+        await asyncio.wait(claims[1:])
+        reads = world.service.reads
+        world.service.gate.set()
+        refused = await asyncio.gather(*claims, return_exceptions=True)
+        assert (reads, len(refused)) == (1, 9)
+        return list(refused)
+
+    assert {type(one) for one in asyncio.run(main())} == {NotABroker}
     world.prove()
     assert world.peer.proven_broker == TWO
 

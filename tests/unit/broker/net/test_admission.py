@@ -10,7 +10,7 @@ from millstream.broker.net.admission import (
     PROOF_WAIT_S,
     RESERVED_MAX,
     Admission,
-    is_loopback,
+    is_local,
 )
 from millstream.observe.client_log import ClientLog
 from millstream.testing.sim.clock import ManualClock
@@ -18,6 +18,7 @@ from millstream.wire.api_keys import ApiKey
 
 FAR = "10.0.0.9"
 HERE = "127.0.0.1"
+OURS = "10.0.0.1"
 
 
 class Core:
@@ -27,8 +28,9 @@ class Core:
 class Peer:
     """As much of a connection as is decided on."""
 
-    def __init__(self, world: "World", client_host: str) -> None:
+    def __init__(self, world: "World", client_host: str, local_host: str) -> None:
         self.client_host = client_host
+        self.local_host = local_host
         self.is_admitted = True
         self.is_closed = False
         self.core = Core()
@@ -54,8 +56,8 @@ class World:
         del address
         return self.per_address
 
-    def connect(self, host: str = FAR) -> Peer:
-        peer = Peer(self, host)
+    def connect(self, host: str = FAR, *, to: str = OURS) -> Peer:
+        peer = Peer(self, host, to)
         self.admission.opened(cast("Any", peer))
         return peer
 
@@ -145,6 +147,15 @@ def test_an_administrator_on_this_machine_gets_in(world: World) -> None:
     assert not tools[1].is_closed
 
 
+def test_an_administrator_gets_in_also_where_the_broker_does_not_listen_on_loopback(
+    world: World,
+) -> None:
+    """From an address to that very address: only this machine can do so."""
+    assert world.sends(world.connect(OURS, to=OURS))
+    assert not world.sends(world.connect(FAR, to=OURS))
+    assert not world.sends(world.connect("", to="")), "unknown is not the same"
+
+
 def test_a_broker_on_this_machine_needs_no_place_of_an_administrator(world: World) -> None:
     for _ in range(ADMINISTRATORS_MAX + 1):
         broker = world.connect(HERE)
@@ -154,5 +165,6 @@ def test_a_broker_on_this_machine_needs_no_place_of_an_administrator(world: Worl
 
 
 def test_who_is_on_this_machine() -> None:
-    assert all(map(is_loopback, ["127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1"]))
-    assert not any(map(is_loopback, ["10.0.0.1", "::2", "::ffff:10.0.0.1", "128.0.0.1", ""]))
+    assert all(is_local(one, OURS) for one in ("127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1"))
+    far = ("10.0.0.2", "::2", "::ffff:10.0.0.1", "128.0.0.1", "")
+    assert not any(is_local(one, OURS) for one in far)

@@ -1,7 +1,11 @@
 """Listeners: what is configured, what is advertised, what is refused."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
+from millstream.broker.broker import Broker
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.net.listeners import ListenerAddress, parse_listeners
 from millstream.model.config.errors import InvalidConfig
@@ -38,3 +42,23 @@ def test_settings_that_are_not_there_have_no_members() -> None:
     assert configs.get_written("advertised.listeners") == []
     found = parse_listeners("listeners", configs.get_written("listeners"))
     assert found == [ListenerAddress("PLAINTEXT", "", 9092)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"zookeeper.connect": "127.0.0.1:1"}])
+def test_a_broker_starts_only_if_the_listener_for_brokers_is_one_of_its_listeners(
+    tmp_path: Path, settings: dict[str, str]
+) -> None:
+    """Also a standalone one: it would be a member without a listener as soon as it is one."""
+
+    async def start(name: str) -> None:
+        given = {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(tmp_path / name),
+            "inter.broker.listener.name": name,
+            **settings,
+        }
+        await Broker(BrokerConfigs(given)).start()
+
+    with pytest.raises(InvalidConfig, match=r"inter\.broker\.listener\.name: .* ELSEWHERE"):
+        asyncio.run(start("elsewhere"))
+    assert not list(tmp_path.iterdir()), "before anything is written"

@@ -13,6 +13,7 @@ from millstream.model.config.inert_reasons import inert_broker_reason
 from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.topic_keys import TOPIC_KEYS
 from millstream.model.ids import BrokerId
+from millstream.model.limits import REQUEST_BYTES_MIN
 from millstream.observe.log_format import FIELDS_ATTRIBUTE
 
 HOUR_MS = 3_600_000
@@ -217,6 +218,7 @@ def test_what_clients_can_have_logged_ends(caplog: pytest.LogCaptureFixture) -> 
         {"log.retention.hours": "0"},
         {"log.roll.ms": "0"},
         {"max.connections": "0"},
+        {"socket.request.max.bytes": str(REQUEST_BYTES_MIN - 1)},
         {"max.connections.per.ip": "0"},
         {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "10.0.0.1:0, ::1:0"},
         {"max.connections.per.ip.overrides": "localhost:5"},

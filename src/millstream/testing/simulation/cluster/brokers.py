@@ -46,6 +46,10 @@ SETTINGS: Final = {
 }
 
 
+OWN_HOST: Final = "$HOST"
+"""In a setting that all brokers have: the host of each."""
+
+
 class BrokerMachine:
     """One broker's machine."""
 
@@ -57,7 +61,7 @@ class BrokerMachine:
             **SETTINGS,
             "broker.id": str(broker),
             "listeners": f"PLAINTEXT://{self.host}:{PORT}",
-            **settings,
+            **{key: value.replace(OWN_HOST, self.host) for key, value in settings.items()},
         }
         self.node: SimNode = scene.world.node(self.host, directories=self.directories)
         self.absent: str | None = None
