@@ -24,6 +24,11 @@ def register(services: Services) -> None:
         lambda: offline_partition_count(services),
     )
     metrics.register_gauge(
+        "damaged_partitions",
+        "Replicas on this broker with records that cannot be read, and without another replica",
+        lambda: sum(len(one.damaged_partitions) for one in logs.directories),
+    )
+    metrics.register_gauge(
         "offline_log_directories",
         "Log directories that failed or are missing",
         lambda: sum(one.failure is not None for one in logs.directories),

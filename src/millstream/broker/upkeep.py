@@ -74,7 +74,7 @@ class Upkeep:
         self._scheduler = scheduler
         self._flush_ready = flush_ready
         self._reported_directories: set[str] = set()
-        self._reported_partitions: set[tuple[str, TopicPartition]] = set()
+        self._reported_partitions: set[tuple[bool, str, TopicPartition]] = set()
         self._reported_full: set[str] = set()
         self._logs = logs
         self._configs = configs
@@ -194,23 +194,32 @@ class Upkeep:
             self._logs.run_cleaner()
 
     def _report_failures(self) -> None:
-        """Log each failed directory and partition once; they are offline until a restart."""
+        """Log each failed directory, and each failed or damaged partition, once."""
         for one in self._logs.directories:
             if one.failure is not None and one.path not in self._reported_directories:
                 self._reported_directories.add(one.path)
                 log.error("log directory failed", directory=one.path, cause=str(one.failure))
-        failed = {
-            (one.path, partition): cause
+        self._report_partitions()
+
+    def _report_partitions(self) -> None:
+        found = {
+            (is_failed, one.path, name): cause
             for one in self._logs.directories
-            for partition, cause in list(one.failed_partitions.items())
-        }
-        self._reported_partitions &= failed.keys()
-        for key in failed.keys() - self._reported_partitions:
-            self._reported_partitions.add(key)
-            path, partition = key
-            log.error(
-                "partition failed", partition=str(partition), directory=path, cause=failed[key]
+            for is_failed, causes in (
+                (True, one.failed_partitions),
+                (False, one.damaged_partitions),
             )
+            for name, cause in list(causes.items())
+        }
+        self._reported_partitions &= found.keys()
+        for key in found.keys() - self._reported_partitions:
+            self._reported_partitions.add(key)
+            is_failed, path, name = key
+            facts = {"partition": str(name), "directory": path, "cause": found[key]}
+            if is_failed:
+                log.error("partition failed", **facts)
+            else:
+                log.error("records of a partition are damaged", **facts)
 
     def _watch_full(self) -> StepGenerator[None] | None:
         """Log once when a disk is full, however many writes it refuses, and once at the end."""

@@ -83,6 +83,6 @@ def tail_frame(
 
     None, and nothing noted, where `PartitionSlot.tail` (`end_tail` for a follower, which also sees
     what is undecided) has no records of at most `size_max` bytes, where something is undecided, or
-    where the file has no descriptor or cannot be read. Call it only while the cursor's replica is
-    usable.
+    where the file has no descriptor, cannot be read, or does not have batches there that follow
+    each other. Call it only while the cursor's replica is usable.
     """

@@ -29,6 +29,12 @@ ENDED: Final = 4
 CONNECTIONS_READY: Final = 1
 LOOP_READY: Final = 2
 
+# `check_file` of `header_chain`: why it stopped.
+WHOLE: Final = 0
+COLD_CHAIN: Final = 1
+SHORT_CHAIN: Final = 2
+BROKEN: Final = 3
+
 # `send_file`: why it stopped.
 SENT: Final = 0
 FULL: Final = 1

@@ -138,6 +138,10 @@ class Follower(ReadableReplica):
     def is_open(self) -> bool:
         return not self._is_closed
 
+    def can_be_replaced(self) -> bool:
+        """Whether what is damaged here can be fetched again."""
+        return self.state.leader != NO_LEADER
+
     def follow(self, state: FollowerState) -> None:
         """Follow another leader, or another epoch of it; fetches sent before are obsolete."""
         invariant(

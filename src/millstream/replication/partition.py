@@ -144,6 +144,10 @@ class Partition(ReadableReplica):
         """The followers; None where this broker is the only replica."""
         return self._others
 
+    def can_be_replaced(self) -> bool:
+        """Whether another replica is in sync: it has what is committed, and can lead."""
+        return len(self.state.isr) > 1
+
     def configure(self, facts: LeaderFacts) -> None:
         """Apply changed metadata; a leader epoch only goes up (I-15)."""
         invariant(

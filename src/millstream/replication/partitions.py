@@ -11,6 +11,7 @@ from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId, TopicPartition
 from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.replication.cluster import ReplicationDependencies
+from millstream.replication.follower import NO_LEADER
 from millstream.replication.metadata import (
     ChangeFacts,
     ImageFacts,
@@ -147,6 +148,39 @@ class Partitions(Roles):
             facts = [one for one in topic.partitions if one.index == name[1]]
             for planned in self._planned(topic, facts):
                 yield from self._hold_one_steps(planned, is_new=is_new)
+
+    def replaceable(self) -> list[TopicPartition]:
+        """Failed logs in usable directories that another broker leads, and that it knows as lost:
+        no election depends on what they have.
+        """
+        return [
+            name
+            for directory in self._logs.directories
+            if directory.failure is None
+            for name in [*directory.failed_partitions]
+            if self._is_replaceable(name)
+        ]
+
+    def _is_replaceable(self, name: TopicPartition) -> bool:
+        follower, topic = self._followers.get(name), self._topics.get(name.topic)
+        if follower is None or follower.log.failure is None or topic is None:
+            return False
+        return any(
+            one.index == name.partition and self._broker_id in one.lost
+            for one in topic.partitions
+            if one.leader not in (NO_LEADER, self._broker_id)
+        )
+
+    def begin_again_steps(self, name: TopicPartition) -> StepGenerator[None]:
+        """Follow with an empty log instead of a failed one, in steps; not during a change."""
+        if not self._is_replaceable(name):
+            return
+        topic = self._topics[name.topic]
+        facts = [one for one in topic.partitions if one.index == name.partition]
+        dropped = self._dropped(*name)
+        yield from self._logs.delete_steps([name] if dropped else [])
+        for planned in self._planned(topic, facts):
+            yield from self._hold_one_steps(planned, is_new=True)
 
     # -- logs ------------------------------------------------------------------------------
 

@@ -298,6 +298,7 @@ class Roles(ReaderWaker):
             self._stop_following(follower)
         self._given_up.pop(log.partition, None)
         leader = Partition(log, _facts(planned), self._context)
+        log.can_be_replaced = leader.can_be_replaced
         name = leader.partition
         self._leaders[name] = leader
         self._leaders_by_id[leader.topic_id.bytes, name.partition] = leader
@@ -323,6 +324,7 @@ class Roles(ReaderWaker):
         follower = self._followers.get(log.partition)
         if follower is None:
             follower = Follower(log, planned.wanted.topic_id, state, self._follower_context)
+            log.can_be_replaced = follower.can_be_replaced
             self._followers[log.partition] = follower
             self._throttle(planned)  # before its first fetch
         else:

@@ -34,8 +34,11 @@ class LinkRefused(NotAFile):
 class ShortFile(OSError):
     """A file is shorter than what was written to it: it was cut, or the file system lost data."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(errno.EIO, "the file is shorter than what was written to it", path)
+    def __init__(self, path: str, *, size: int | None = None, expected: int = 0) -> None:
+        detail = "the file is shorter than what was written to it"
+        if size is not None:
+            detail += f": {size} of {expected} bytes"
+        super().__init__(errno.EIO, detail, path)
 
 
 class File(Protocol):
@@ -49,6 +52,11 @@ class File(Protocol):
         """The operating system's number, for sendfile and RWF_NOWAIT; None when simulated."""
 
     def size(self) -> int: ...
+
+    def state(self) -> tuple[int, int]:
+        """Its size, and a stamp that every change by anybody changes. The stamp is 0 while a change
+        could go unnoticed: times of a file system are as coarse as a tick of its clock.
+        """
 
     def is_removed(self) -> bool:
         """Whether it has no name any more: what is written is lost with the last close."""

@@ -47,6 +47,9 @@ ONCE = {
         "broker stopped": "at the end",
         "background work did not finish in time": "at the end",
     },
+    "broker/cluster/failed_replicas.py": {
+        "replaced a failed log; its records are fetched from the leader": "once in ten minutes"
+    },
     "broker/configs/broker_configs.py": {
         "stored setting ignored": "once per setting and value, REPORTED_MAX of them",
         "setting has no effect": "once per setting, REPORTED_MAX of them",
@@ -56,6 +59,7 @@ ONCE = {
         "segments removed by retention": "at the pace of the task",
         "log directory failed": "once per directory",
         "partition failed": "once per partition, until it is deleted",
+        "records of a partition are damaged": "once per partition, until it is deleted",
         "log directory full; refusing writes": "once per episode, and a check is a second",
         "log directory has space again; accepting writes": "once per episode",
         "segment file set aside: it does not continue the log": "one per file, at a start",

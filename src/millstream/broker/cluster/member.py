@@ -387,8 +387,13 @@ class ClusterMember:
         finally:
             self.is_applying = False
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether others are creating or deleting logs right now."""
+        return self.is_applying or self._is_between
+
     def between_changes_steps(self, steps: StepGenerator[None]) -> StepGenerator[None]:
-        """Steps that no change may interrupt; not to be called while one is being applied."""
+        """Steps that no change may interrupt; not to be called while `is_changing`."""
         self._is_between = True
         try:
             yield from steps

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from millstream.broker.cluster.failed_replicas import FailedReplicas
 from millstream.broker.cluster.forwarding import Forwarding
 from millstream.broker.cluster.full_replicas import FullReplicas
 from millstream.broker.cluster.identity import ClusterIdentity
@@ -154,6 +155,14 @@ class ClusterRuntime:
             lambda: self.member.image,
             broker_id=dependencies.broker_id,
             broker_epoch=lambda: self.member.broker_epoch,
+        )
+        self._failed = FailedReplicas(
+            self.member,
+            dependencies.partitions,
+            self._full,
+            broker_id=dependencies.broker_id,
+            clock=dependencies.clock,
+            scheduler=dependencies.scheduler,
         )
         self.unclean_truncations = 0
 
@@ -367,6 +376,7 @@ class ClusterRuntime:
             ),
             "lost replicas": Duty(lambda: CHECK_INTERVAL_S, self._check_lost),
             "full replicas": Duty(lambda: CHECK_INTERVAL_S, self._full.check),
+            "failed replicas": Duty(lambda: CHECK_INTERVAL_S, self._failed.check),
         }
 
     def _check_lost(self) -> Coroutine[Any, Any, None] | None:
@@ -382,7 +392,7 @@ class ClusterRuntime:
     def make_missing_logs(self) -> Coroutine[Any, Any, None] | None:
         """Create logs that could not be created because the disk was full."""
         partitions = self._dependencies.partitions()
-        if not partitions.has_missing or self.member.is_applying:
+        if not partitions.has_missing or self.member.is_changing:
             return None
         steps = self.member.between_changes_steps(partitions.retry_missing_steps())
         return self._dependencies.scheduler.run(steps, name="make missing logs")

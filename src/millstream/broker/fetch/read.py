@@ -15,9 +15,11 @@ from millstream.broker.requests.error_codes import code_of
 from millstream.kernels.compression import Codec
 from millstream.kernels.fetch import cursors_to_read, cursors_to_read_for_follower, tail_frame
 from millstream.model.errors import (
+    CorruptRecords,
     InconsistentTopicId,
     OffsetOutOfRange,
     OperatingError,
+    StorageFailed,
     UnknownPartition,
     UnknownTopicId,
 )
@@ -29,6 +31,7 @@ from millstream.replication.leader import FollowerFetch
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
 from millstream.replication.readable import ReadableReplica
+from millstream.storage.log.log import Log
 from millstream.storage.log.reader import EMPTY_SLICE, Isolation
 from millstream.wire.errors import ErrorCode
 
@@ -346,20 +349,27 @@ class FetchReader:
                 continue
             try:
                 if data.is_fresh and data.size_bytes <= TAKEN_BYTES_MAX:
-                    data.load()
-                else:
-                    data.file.pin()
-            except OSError as error:
+                    data.load(one.cursor.fetch_offset)
+                    continue
+                if data.is_fresh:
+                    _log_of(one.cursor).check_tail(data, Offset(one.cursor.fetch_offset))
+                data.file.pin()
+            except (OSError, CorruptRecords) as error:
                 pinned = pinned if pinned is not None else list(found)
                 pinned[number] = self._unreadable(one, error)
         return pinned if pinned is not None else found
 
-    def _unreadable(self, one: Found, error: OSError) -> Found:
+    def _unreadable(self, one: Found, error: OSError | CorruptRecords) -> Found:
         cursor = one.cursor
-        invariant(cursor.replica is not None, "I-07 records of no partition", cursor=cursor)
-        log = cursor.replica.log
+        log = _log_of(cursor)
         cursor.sent_high_watermark = UNKNOWN
-        return self.failure(cursor, log.refused(error))
+        if isinstance(error, OSError):
+            return self.failure(cursor, log.refused(error))
+        try:
+            log.note_damage(error, Offset(cursor.fetch_offset))
+        except StorageFailed as failure:
+            return self.failure(cursor, failure)
+        return self.failure(cursor, error)
 
     def failure(self, cursor: Cursor, error: OperatingError) -> Found:
         """The answer for a partition that could not be read."""
@@ -371,6 +381,12 @@ class FetchReader:
             # Such clients do not know the code and would give up; this one makes them retry.
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return Found(cursor, code, -1, -1, -1, None, EMPTY_SLICE)
+
+
+def _log_of(cursor: Cursor) -> Log:
+    invariant(cursor.replica is not None, "I-07 records of no partition", cursor=cursor)
+    log: Log = cursor.replica.log
+    return log
 
 
 def _needs_no_epoch_check(cursor: Cursor, replica: ReadableReplica) -> bool:

@@ -11,6 +11,7 @@ from millstream.kernels._compiled.fetch_answer cimport (
     put_start, put_topic,
 )
 from millstream.kernels._compiled.fetch_layout cimport FLEXIBLE_FROM
+from millstream.kernels._compiled.header_chain cimport is_chain
 from millstream.kernels._compiled.partition_slot cimport PartitionSlot
 from millstream.kernels._compiled.request_layout cimport FRAME_SIZE_BYTES
 
@@ -255,7 +256,7 @@ def tail_frame(
 cdef unsigned char* put_tail(
     unsigned char* at, int version, Cursor cursor, bint is_committed, int file, long long position
 ) except? NULL:
-    """One partition and the end of the answer; NULL when the file has less than it should."""
+    """One partition and the end of the answer; NULL when the file has not what it should."""
     cdef PartitionSlot slot = cursor.slot
     cdef Facts facts
     cdef Py_ssize_t size = <Py_ssize_t>(slot.position - position)
@@ -265,7 +266,8 @@ cdef unsigned char* put_tail(
     facts.log_start = slot.log_start
     at = put_topic(put_length(at, version, 1), version, topic, 1)
     at = put_facts(at, version, &facts)
-    if pread(file, at, size, position) != size:
+    # What was cut, zeroed or overwritten is no answer: the slow path says what it means.
+    if pread(file, at, size, position) != size or not is_chain(at, size, cursor.fetch_offset):
         return NULL
     if version < FLEXIBLE_FROM:
         return at + size

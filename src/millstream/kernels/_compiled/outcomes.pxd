@@ -28,6 +28,13 @@ cdef enum:
     LOOP_READY = 2
 
 cdef enum:
+    # `check_file` of `header_chain`: why it stopped.
+    WHOLE = 0
+    COLD_CHAIN = 1
+    SHORT_CHAIN = 2
+    BROKEN = 3
+
+cdef enum:
     # `send_file`: why it stopped.
     SENT = 0
     FULL = 1

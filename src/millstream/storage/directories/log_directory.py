@@ -86,6 +86,8 @@ class LogDirectory:
         """The path where it should be, if something else or nothing is there."""
         self.failed_partitions: dict[TopicPartition, str] = {}
         """Those that failed while the directory did not, and why."""
+        self.damaged_partitions: dict[TopicPartition, str] = {}
+        """Those of which some records cannot be read while the others can, and why."""
         self.failure_count = 0
         """Grows with every failure, of the directory or of a partition in it."""
         self.expected_names: tuple[str, ...] = ()
@@ -133,6 +135,12 @@ class LogDirectory:
         """One partition cannot be used any more; the others can."""
         self.failed_partitions[partition] = cause
         self.failure_count += 1
+
+    def note_damage(self, partition: TopicPartition, cause: str) -> None:
+        """Some records of a partition cannot be read; it is used without them. The first cause is
+        kept.
+        """
+        self.damaged_partitions.setdefault(partition, cause)
 
     @contextmanager
     def fail_on_error(self) -> Iterator[None]:
@@ -275,6 +283,7 @@ class LogDirectory:
         refusal: DiskFull | TooManyOpenFiles | None = None
         for one in partitions:
             self.failed_partitions.pop(one, None)
+            self.damaged_partitions.pop(one, None)
         with self._checkpoint_lock:
             for name, stored in self._stored.items():
                 if name not in self._behind and not any(one in stored for one in partitions):

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol, cast
 
 from millstream.kernels.slots import ProducerEntry
 from millstream.model.errors import (
+    CorruptRecords,
     OffsetOutOfRange,
     OperatingError,
     StorageFailed,
@@ -29,6 +30,14 @@ from millstream.storage.segments.files import OpenFiles
 from millstream.storage.segments.segment import Segment, SegmentContext
 from millstream.storage.segments.segment_list import Segments
 from millstream.storage.segments.sparse_index import IndexCache
+
+
+def _never() -> bool:
+    return False
+
+
+def _cause(error: OSError, directory: str) -> str:
+    return f"{error.strerror} ({error.filename or directory})"
 
 
 class LogContext(NamedTuple):
@@ -99,6 +108,8 @@ class LogBase:
         """Where the next cleaning begins: all records below it were compared with each other."""
         self.maintenance: LogMaintenance | None = None
         self._is_released = False
+        self.can_be_replaced: Callable[[], bool] = _never
+        """Whether another replica has what this one has; replication sets it."""
         self._failure: str | None = None
         """Of this log only; its directory may still be usable."""
         self.checked_end = state.log_end
@@ -411,13 +422,13 @@ class LogBase:
         if isinstance(error, FileNotFoundError):
             owner.check_health()
         if isinstance(error, ShortFile | FileNotFoundError) and owner.failure is None:
-            return self._fail(error)
+            return self._fail(_cause(error, self._context.directory))
         return owner.refused(error)
 
     def failed(self, error: OSError) -> StorageFailed:
         """The same where the call must not be retried."""
         if isinstance(error, ShortFile):
-            return self._fail(error)
+            return self._fail(_cause(error, self._context.directory))
         return self._context.owner.failed(error)
 
     def check_health(self) -> None:
@@ -437,9 +448,21 @@ class LogBase:
         except OSError as error:
             self.refused(error)
 
-    def _fail(self, error: OSError) -> StorageFailed:
+    def note_damage(self, error: CorruptRecords, offset: Offset) -> None:
+        """Records from `offset` on could not be read: the file's content is not what was written.
+
+        Where other replicas have what is damaged here this log fails, so that one of them leads
+        and this one can be fetched again: raises StorageFailed. The last replica goes on with all
+        that it has besides.
+        """
+        cause = f"{error}, in a read from offset {offset}"
+        if self.can_be_replaced():
+            raise self._fail(cause) from error
+        self._context.owner.note_damage(self.partition, cause)
+
+    def _fail(self, cause: str) -> StorageFailed:
         if self._failure is None:
-            self._failure = f"{error.strerror} ({error.filename or self._context.directory})"
+            self._failure = cause
             self._context.owner.partition_failed(self.partition, self._failure)
             self._forget_limits()
         return StorageFailed(self._context.directory, self._failure)

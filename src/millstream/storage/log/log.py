@@ -25,6 +25,7 @@ from millstream.kernels.batches import (
 from millstream.kernels.errors import MalformedRecords
 from millstream.model.errors import (
     BatchTooLarge,
+    CorruptRecords,
     FencedLeaderEpoch,
     InvalidRecords,
     OffsetOutOfRange,
@@ -322,7 +323,17 @@ class Log(TruncatableLog):
                     aborted = log_reader.aborted_in(data, self._segments, offset, limit)
             except OSError as error:
                 raise self.refused(error) from error
+            except CorruptRecords as error:
+                self.note_damage(error, offset)
+                raise
         return ReadResult(data, high_watermark, stable, log_start, aborted)
+
+    def check_tail(self, data: ReadSlice, offset: Offset) -> None:
+        """Raise OSError or CorruptRecords unless the newest batches, from `offset` on, are where
+        the slot says.
+        """
+        stop = data.position + data.size_bytes
+        self._segments.active.check_range(data.position, stop, offset=offset)
 
     def find_timestamp(self, timestamp_ms: TimestampMs) -> TimestampAndOffset | None:
         """The first record at or after that time; ListOffsets by timestamp."""

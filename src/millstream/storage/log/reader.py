@@ -3,6 +3,7 @@
 from enum import Enum
 
 from millstream.kernels.errors import Reason
+from millstream.kernels.header_chain import check_bytes
 from millstream.model.errors import CorruptRecords, StorageFailed, TooManyOpenFiles
 from millstream.model.ids import Offset
 from millstream.model.invariant import invariant
@@ -43,11 +44,17 @@ class ReadSlice:
         self.raw: bytes | None = None
         """The bytes, once `load` was called; then the file is not needed any more."""
 
-    def load(self) -> None:
-        """Read the bytes into memory: for small slices that are in the page cache. Raises OSError,
-        which the log's owner interprets.
+    def load(self, offset: int) -> None:
+        """Read the bytes into memory: for small slices of whole batches from `offset` on that are
+        in the page cache. Raises OSError and CorruptRecords, which the log's owner interprets.
         """
-        self.raw = self._read()
+        raw = self._read()
+        if not check_bytes(raw, offset):
+            raise CorruptRecords(
+                f"{self._path()}: bytes {self.position} to {self.position + self.size_bytes}"
+                f" are not the records from offset {offset} on"
+            )
+        self.raw = raw
         self.file = None
 
     def read(self) -> bytes:
@@ -95,6 +102,8 @@ def read_slice(
                 f"{segment.log.path}: {Reason.LENGTH.text} at byte {location.position}"
             )
         size = max(min(size_max, end - location.position), location.size_bytes)
+        stop = location.position + size
+        segment.check_range(location.position, stop, offset=segment.base_offset)
         invariant(
             location.position + size <= end,
             "I-07 a slice reaches beyond what its reader may see",

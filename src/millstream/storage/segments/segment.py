@@ -28,6 +28,7 @@ from millstream.runtime.disk import File, ReadableBuffer, ShortFile
 from millstream.storage import names
 from millstream.storage.segments.file_walk import FileWalk
 from millstream.storage.segments.files import OpenFiles
+from millstream.storage.segments.header_check import CheckedRange
 from millstream.storage.segments.sparse_index import (
     IndexCache,
     IndexDamaged,
@@ -101,6 +102,7 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_index",
+        "_checked",
         "_context",
         "base_offset",
         "first_batch_timestamp",
@@ -129,6 +131,7 @@ class Segment:
         """Largest timestamp so far; None until known (closed segments read it from their index)."""
         self.first_batch_timestamp: TimestampMs | None = None
         self._bytes_since_index = 0
+        self._checked = CheckedRange()
 
     @classmethod
     def create(cls, context: SegmentContext, base_offset: Offset, *, state: str = "") -> "Segment":
@@ -164,6 +167,10 @@ class Segment:
         if self.max_timestamp is None:
             self._load_max_timestamp()  # may find damage: not when the batches are there already
         file = self.log.open()
+        size = file.size()
+        if size < position:
+            # Beyond the end of a file that was cut a write would leave zeros in between.
+            raise ShortFile(self.log.path, size=size, expected=position)
         try:
             if len(buffers) == 1:
                 file.write_at(position, buffers[0])
@@ -375,10 +382,17 @@ class Segment:
         and one that was removed takes everything with it when it is closed.
         """
         file = self.log.open()
-        if file.size() < self.size_bytes:
-            raise ShortFile(self.log.path)
+        size = file.size()
+        if size < self.size_bytes:
+            raise ShortFile(self.log.path, size=size, expected=self.size_bytes)
         if file.is_removed():
             raise FileNotFoundError(errno.ENOENT, "a file in use was removed", self.log.path)
+
+    def check_range(self, position: int, stop: int, *, offset: Offset) -> None:
+        """Raise ShortFile or CorruptRecords unless the batches that begin in [position, stop) can
+        be read: before a range is sent straight from the file. See `CheckedRange`.
+        """
+        self._checked.check(self.log.open(), position, stop, end=self.size_bytes, offset=offset)
 
     # -- walking ---------------------------------------------------------------------------
 
@@ -415,8 +429,9 @@ class Segment:
                 raise CorruptRecords(f"{self.log.path}: OFFSETS at byte {at}")
             expected = Offset(step.last_offset + 1)
         if walk.valid_end != self.size_bytes:
-            if self.log.open().size() < self.size_bytes:
-                raise ShortFile(self.log.path)
+            size = self.log.open().size()
+            if size < self.size_bytes:
+                raise ShortFile(self.log.path, size=size, expected=self.size_bytes)
             raise CorruptRecords(f"{self.log.path}: {walk.reason.text} at byte {walk.valid_end}")
 
     def _search_with_rebuild(self, search: Callable[[], T]) -> T:

@@ -51,6 +51,10 @@ class SimFile:
     def size(self) -> int:
         return len(self._readable("stat").content)
 
+    def state(self) -> tuple[int, int]:
+        node = self._readable("stat")
+        return len(node.content), node.changes
+
     def is_removed(self) -> bool:
         return not self._readable("stat").linked
 

@@ -9,13 +9,14 @@ from millstream.testing.sim.durability import ROOT_INODE, Tree
 class FileNode:
     """A file's content as readers see it now, synced or not."""
 
-    __slots__ = ("content", "inode", "linked", "modified_ms", "open_count")
+    __slots__ = ("changes", "content", "inode", "linked", "modified_ms", "open_count")
 
     def __init__(self, inode: int, content: bytearray | None = None) -> None:
         self.inode = inode
         self.content = bytearray() if content is None else content
         self.linked = True
         self.modified_ms: int | None = None
+        self.changes = 1
         self.open_count = 0
 
 

@@ -72,6 +72,7 @@ class SimStorage:
             self.used_bytes += max(0, position + len(data) - len(node.content))
             write_into(node.content, position, data)
             node.modified_ms = None
+            node.changes += 1
             self.take(Write(self._number(), node.inode, path, position, data))
         if failure:
             raise os_error(failure, path)
@@ -91,6 +92,7 @@ class SimStorage:
         self.used_bytes += size - len(node.content)
         resize(node.content, size)
         node.modified_ms = None
+        node.changes += 1
         self.trace.note("truncate", path, size)
         self.take(Truncate(self._number(), node.inode, path, size))
 

@@ -74,10 +74,10 @@ def test_bytes_at_the_tail_that_cannot_be_read_are_an_error_of_their_partition()
     reads = iter([OSError(5, "broken")])
     original = ReadSlice.load
 
-    def load(data: ReadSlice) -> None:
+    def load(data: ReadSlice, offset: int) -> None:
         for error in reads:
             raise error
-        original(data)
+        original(data, offset)
 
     with mock.patch.object(ReadSlice, "load", load):
         fetched = plane.fetch([("t", 0, 1), ("t", 1, 1)])
