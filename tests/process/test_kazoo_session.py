@@ -24,7 +24,8 @@ from millstream.coordination.kazoo_client import (
     NotSent,
     SessionClient,
 )
-from millstream.coordination.kazoo_session import KazooCoordination, KazooSession
+from millstream.coordination.kazoo_coordination import KazooCoordination
+from millstream.coordination.kazoo_session import KazooSession
 from millstream.coordination.port import Create, NodeKind, SessionState, WatchEvent
 from millstream.runtime.clock import SystemClock
 from millstream.testing.peers.runtimes import require_runtime

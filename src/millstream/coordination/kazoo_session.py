@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol.states import KazooState
+from kazoo.security import ACL
 
 from millstream.coordination import errors, port
 from millstream.coordination.checks import check_multi, check_path
@@ -71,50 +72,6 @@ _HARMLESS_IN_MULTI: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeI
 _REFUSED: Final = "the coordination service does not accept the secret"
 
 log = get_logger("millstream.coordination.kazoo_session")
-
-
-class KazooCoordination:
-    """Opens sessions; `servers` is ZooKeeper's connection string, `h1:2181,h2:2181/chroot`."""
-
-    def __init__(self, servers: str, clock: Clock, access: Access | None = None) -> None:
-        self._servers = servers
-        self._clock = clock
-        self._access = access
-        self._has_root = "/" not in servers
-
-    async def connect(self, *, timeout_ms: int, wait_s: float) -> "KazooSession":
-        if not self._has_root:
-            await self._make_root(timeout_ms, wait_s)
-        return await self._connect(self._servers, timeout_ms, wait_s)
-
-    async def _make_root(self, timeout_ms: int, wait_s: float) -> None:
-        """Create the chroot node, as Kafka does."""
-        servers, _, root = self._servers.partition("/")
-        session = await self._connect(servers, timeout_ms, wait_s)
-        try:
-            path = ""
-            for name in root.strip("/").split("/"):
-                path = f"{path}/{name}"
-                # Not without looking: who may not create it may still use one that exists.
-                if await session.exists(path) is None:
-                    with suppress(errors.NodeExists):
-                        await session.create(path)
-        finally:
-            await session.close()
-        self._has_root = True
-
-    async def _connect(self, servers: str, timeout_ms: int, wait_s: float) -> "KazooSession":
-        session = KazooSession(servers, self._clock, timeout_ms=timeout_ms, access=self._access)
-        try:
-            async with asyncio.timeout(wait_s):
-                await session.connected()
-        except BaseException as error:
-            session.close_soon()
-            if not isinstance(error, TimeoutError):
-                raise
-            reason = f"no session with {servers} within {wait_s} s"
-            raise errors.CannotConnect(reason) from None
-        return session
 
 
 class KazooSession:
@@ -236,6 +193,13 @@ class KazooSession:
     async def sync(self, path: str) -> None:
         check_path(path)
         await self._request(path, lambda: self._client.sync_async(path))
+
+    async def acl(self, path: str) -> list[ACL]:
+        found: list[ACL] = (await self._request(path, lambda: self._client.get_acls_async(path)))[0]
+        return found
+
+    async def set_acl(self, path: str, acl: list[ACL]) -> None:
+        await self._request(path, lambda: self._client.set_acls_async(path, acl))
 
     async def _request(self, path: str, start: Callable[[], Any]) -> Any:
         """Await the result of kazoo's asynchronous call. Its callback runs on the loop."""

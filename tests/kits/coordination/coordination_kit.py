@@ -9,7 +9,7 @@ from typing import Protocol
 from kits.process.lossy_proxy import LossyProxy
 from millstream.coordination.credentials import Credentials
 from millstream.coordination.kazoo_client import Access
-from millstream.coordination.kazoo_session import KazooCoordination
+from millstream.coordination.kazoo_coordination import KazooCoordination
 from millstream.coordination.keeper.server import KeeperDependencies, KeeperServer, KeeperSettings
 from millstream.coordination.keeper.sessions import SessionRules
 from millstream.coordination.port import Session

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from millstream.broker.cluster.settings import SECRET_FILE, ClusterSettings
+from millstream.controller.cluster import nodes
 from millstream.coordination.credentials import BadSecretFile, read_credentials
 from millstream.coordination.kazoo_client import Access
-from millstream.coordination.kazoo_session import KazooCoordination
+from millstream.coordination.kazoo_coordination import KazooCoordination
+from millstream.coordination.kazoo_protection import Tree
 from millstream.model.config.errors import InvalidConfig
+from millstream.model.ids import BrokerId
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
 
@@ -19,9 +22,12 @@ log = get_logger("millstream.broker.cluster")
 _OTHERS: Final = 0o077
 
 
-def open_coordination(settings: ClusterSettings, clock: Clock) -> KazooCoordination:
+def open_coordination(
+    settings: ClusterSettings, clock: Clock, broker_id: BrokerId
+) -> KazooCoordination:
     """Raises InvalidConfig for a secret that cannot be read."""
-    return KazooCoordination(settings.hosts, clock, _access(settings))
+    tree = Tree(nodes.TOPS, nodes.broker_secret_path(broker_id))
+    return KazooCoordination(settings.hosts, clock, _access(settings), tree)
 
 
 def _access(settings: ClusterSettings) -> Access | None:

@@ -126,7 +126,7 @@ class ClusterRuntime:
                 broker_id=dependencies.broker_id,
                 configs=configs,
                 settings=settings,
-                coordination=dependencies.coordination or _kazoo(settings, dependencies.clock),
+                coordination=dependencies.coordination or _kazoo(settings, dependencies),
                 connections=self.connections,
                 clock=dependencies.clock,
                 client_log=dependencies.client_log,
@@ -436,8 +436,8 @@ def as_storage_error() -> Iterator[None]:
         raise StorageFailed(str(error.filename), error.strerror or str(error)) from error
 
 
-def _kazoo(settings: ClusterSettings, clock: Clock) -> Coordination:
+def _kazoo(settings: ClusterSettings, dependencies: "ClusterDependencies") -> Coordination:
     # Imported here: the simulator has its own, and a standalone broker needs none.
     from millstream.broker.cluster.coordination_access import open_coordination
 
-    return open_coordination(settings, clock)
+    return open_coordination(settings, dependencies.clock, dependencies.broker_id)

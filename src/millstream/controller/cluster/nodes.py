@@ -62,6 +62,12 @@ PERSISTENT: Final = (
 )
 """Created empty at the first start, each after its parent."""
 
+TOPS: Final = (
+    *(path for path in PERSISTENT if path.count("/") == 1),
+    *(CONTROLLER, CONTROLLER_EPOCH),
+)
+"""All nodes of the cluster are these, or below them."""
+
 ALL_BROKERS: Final = "<default>"
 """In a path; in an image it is the empty name."""
 
