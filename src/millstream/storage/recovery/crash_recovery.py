@@ -20,7 +20,7 @@ from millstream.model.errors import InvalidRecords
 from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.producers.producer_log import ProducerLog
-from millstream.storage.recovery.strays import end_of_batches
+from millstream.storage.recovery.strays import end_of_cut
 from millstream.storage.segments.file_walk import WalkStep
 from millstream.storage.segments.segment import Segment, plausible_rows
 from millstream.storage.segments.sparse_index import unless_full
@@ -79,7 +79,7 @@ def recover_segment(
             break
     cut_end = None
     if valid_end < size_before:
-        cut_end = end_of_batches(segment, valid_end)
+        cut_end = end_of_cut(segment, valid_end, end_offset)
         _cut(segment, valid_end)
         reason = reason or walk.reason
     with unless_full():

@@ -6,11 +6,18 @@ log's end to where nothing was ever written. What is in it may be the only copy 
 """
 
 from collections.abc import Sequence
+from struct import Struct
+from typing import Final
 
+from millstream.kernels.errors import Reason
 from millstream.model.ids import Offset
 from millstream.runtime.disk import Disk
 from millstream.storage import names
 from millstream.storage.segments.segment import Segment
+
+TORN_HEAD: Final = Struct(">q8xb6xi")
+"""The front of a batch: base offset, magic, last offset delta."""
+MAGIC: Final = 2
 
 
 def find_strays(segments: Sequence[Segment], *, active_base: Offset | None) -> list[Segment]:
@@ -43,6 +50,23 @@ def end_of_batches(segment: Segment, position: int = 0) -> Offset | None:
     for step in segment.walk(position):
         end = Offset(step.last_offset + 1)
     return end
+
+
+def end_of_cut(segment: Segment, position: int, expected: Offset) -> Offset | None:
+    """The offset after the last record from `position` on, which was in the log and is cut off.
+
+    `expected` is the first offset there. The last batch may be torn: what its header says counts,
+    if it continues the log.
+    """
+    walk, end = segment.walk(position), expected
+    for step in walk:
+        end = Offset(step.last_offset + 1)
+    head = segment.log.open().read_at(walk.valid_end, TORN_HEAD.size)
+    if walk.reason is Reason.SHORT and len(head) == TORN_HEAD.size:
+        base, magic, last_delta = TORN_HEAD.unpack(head)
+        if base == end and magic == MAGIC and last_delta >= 0:
+            end = Offset(base + last_delta + 1)
+    return end if end != expected else None
 
 
 def set_aside(disk: Disk, segment: Segment) -> str:

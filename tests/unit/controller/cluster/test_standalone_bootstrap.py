@@ -143,7 +143,7 @@ async def is_leading(broker: Broker, count: int = 4) -> None:
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("loss", [0.0, 0.2])
 def test_everything_that_was_known_and_held_is_there_in_the_cluster(
-    is_clean: bool, loss: float
+    caplog: pytest.LogCaptureFixture, is_clean: bool, loss: float
 ) -> None:
     async def story(world: SimulatedWorld) -> None:
         machine = Machine(world, loss=loss)
@@ -174,6 +174,9 @@ def test_everything_that_was_known_and_held_is_there_in_the_cluster(
         await again.stop()
 
     played(21, story)
+    told = [one.getMessage() for one in caplog.records]
+    assert not [one for one in told if "unclean" in one]
+    assert len([one for one in told if "last leaders elected again" in one]) == (not is_clean)
 
 
 @pytest.mark.parametrize("seed", range(1, 9))

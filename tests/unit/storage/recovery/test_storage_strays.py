@@ -152,6 +152,22 @@ def test_what_recovery_cuts_is_known_by_offsets_records_and_bytes(place: Place) 
     assert (lost.cut_reason, lost.stored_high_watermark) == (Reason.CRC, RECORDS)
 
 
+@pytest.mark.parametrize(("left_bytes", "known"), [(-1, 3), (61, 3), (27, 3), (26, 2), (5, 2)])
+def test_the_records_of_a_torn_batch_count_while_its_header_says_how_many(
+    place: Place, left_bytes: int, known: int
+) -> None:
+    """Nothing else knows of them before the high watermark is stored again."""
+    place.stop(is_clean=False)
+    (place.root / "replication-offset-checkpoint").write_text("0\n0\n")
+    newest = place.segment(place.bases[-1])
+    raw = bytearray(newest.read_bytes())
+    size = len(raw) // (RECORDS - place.bases[-1])
+    raw[-3 * size + 70] ^= 1  # a record of the last batch but two
+    newest.write_bytes(raw[: len(raw) - size + left_bytes % size])
+    lost = place.start().loaded[ONE]
+    assert (lost.log_end, lost.lost_records) == (RECORDS - 3, known)
+
+
 def test_segments_behind_damage_are_kept_under_another_name(place: Place) -> None:
     place.stop(is_clean=False)
     (place.root / "recovery-point-offset-checkpoint").write_text("0\n0\n")
