@@ -5,6 +5,7 @@ One cluster for all of it: each story breaks other topics.
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTo
 
 RECORDS = 300
 BATCHES = 5
+TICK_NS = 50_000_000
+"""Times of changes are that coarse at most."""
 Damage = Callable[[Path], None]
 
 
@@ -27,6 +30,13 @@ def zeroed(path: Path) -> None:
         size = file.seek(0, os.SEEK_END)
         file.seek(size // 4)
         file.write(bytes(size - size // 4))
+
+
+def zeroed_inside(path: Path) -> None:
+    """Inside a batch: its header, and all others, are as they were."""
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(bytes(20))
 
 
 def cut(path: Path) -> None:
@@ -92,7 +102,7 @@ def assert_mended(cluster: Cluster, topic: str, victim: int, expected: bytes) ->
     until(lambda: fetched(cluster, victim, topic) == (0, expected), "it has everything again")
 
 
-@pytest.mark.parametrize("damage", [zeroed, cut, cut_and_grown])
+@pytest.mark.parametrize("damage", [zeroed, zeroed_inside, cut, cut_and_grown])
 def test_leader_with_a_damaged_segment_is_replaced_and_mended(
     cluster: Cluster, damage: Damage
 ) -> None:
@@ -100,7 +110,9 @@ def test_leader_with_a_damaged_segment_is_replaced_and_mended(
     acknowledged = fill(cluster, topic)
     victim = cluster.partitions(topic)[0].leader
     _, expected = fetched(cluster, victim, topic)
-    damage(segment_of(cluster, victim, topic, 0))
+    segment = segment_of(cluster, victim, topic, 0)
+    until(lambda: time.time_ns() - segment.stat().st_mtime_ns > TICK_NS, "the next write is later")
+    damage(segment)
     assert fetched(cluster, victim, topic) == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
     assert sorted(cluster.consume(topic, RECORDS)) == sorted(acknowledged), "from another leader"
     assert_mended(cluster, topic, victim, expected)

@@ -53,10 +53,13 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
-    def state(self) -> tuple[int, int]:
-        """Its size, and a stamp that every change by anybody changes. The stamp is 0 while a change
-        could go unnoticed: times of a file system are as coarse as a tick of its clock.
+    def state(self) -> tuple[int, int, bool]:
+        """Its size, a stamp that every change of its content changes, by any process, and whether
+        that is certain: times of a file system are as coarse as a tick of its clock.
         """
+
+    def now(self) -> int:
+        """A stamp that no change so far is above."""
 
     def is_removed(self) -> bool:
         """Whether it has no name any more: what is written is lost with the last close."""

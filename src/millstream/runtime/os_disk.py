@@ -57,11 +57,13 @@ class OsFile:
     def size(self) -> int:
         return os.lseek(self._descriptor, 0, os.SEEK_END)  # a third of the time of fstat
 
-    def state(self) -> tuple[int, int]:
+    def state(self) -> tuple[int, int, bool]:
         found = os.fstat(self._descriptor)
         changed_ns = found.st_mtime_ns
-        is_certain = time.time_ns() - changed_ns > _TICK_NS_MAX
-        return found.st_size, changed_ns if is_certain else 0
+        return found.st_size, changed_ns, time.time_ns() - changed_ns > _TICK_NS_MAX
+
+    def now(self) -> int:
+        return time.time_ns()
 
     def is_removed(self) -> bool:
         return not os.fstat(self._descriptor).st_nlink

@@ -179,6 +179,7 @@ class Segment:
         except OSError:
             self._cut_partial_write(file, position)
             raise
+        self._checked.note_write(file)
         if not position:
             self.first_batch_timestamp = TimestampMs(rows[MAX_TIMESTAMP])
         self.index(rows, position - rows[POSITION])
@@ -251,6 +252,7 @@ class Segment:
         file = self.log.open()
         file.truncate(end_position)
         file.sync()
+        self._checked.note_write(file)
         self.size_bytes = end_position
         self.offset_index.truncate(end_offset=end_offset, end_position=end_position)
         self.time_index.truncate(end_offset=end_offset)
@@ -498,6 +500,7 @@ class Segment:
         # A part may be written: cut it off, or the next append would leave it in the middle.
         try:
             file.truncate(position)
+            self._checked.note_write(file)
         except OSError as error:
             detail = "a failed append could not be undone"
             raise OSError(errno.EIO, detail, self.log.path) from error

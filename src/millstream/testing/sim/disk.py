@@ -51,9 +51,12 @@ class SimFile:
     def size(self) -> int:
         return len(self._readable("stat").content)
 
-    def state(self) -> tuple[int, int]:
+    def state(self) -> tuple[int, int, bool]:
         node = self._readable("stat")
-        return len(node.content), node.changes
+        return len(node.content), node.changes, True
+
+    def now(self) -> int:
+        return self._node.changes if self._node is not None else 0
 
     def is_removed(self) -> bool:
         return not self._readable("stat").linked

@@ -100,6 +100,33 @@ def test_a_read_across_the_damage_notices_it(
     assert segment.log.path in str(caught.value)
 
 
+@pytest.mark.parametrize("is_active", [False, True], ids=["closed", "active"])
+def test_bytes_inside_a_batch_are_noticed_if_the_file_was_changed_after_our_last_write(
+    log: Log, is_active: bool
+) -> None:
+    """Every header is as it was; they were sent, and only the consumer's CRC check failed."""
+    segment = log.segments.active if is_active else log.segments.closed[1]
+    start, batch = int(segment.base_offset), len(batch_of(VALUE))
+    whole = read(log, start)
+    assert check_bytes(whole, start)
+    zeroed(segment.log.path, 4 * batch + 70, 5 * batch)
+    later_ns = Path(segment.log.path).stat().st_mtime_ns + 10**9  # than a tick of its clock
+    os.utime(segment.log.path, ns=(later_ns, later_ns))
+    assert read(log, start, size_max=3 * batch) == whole[: 3 * batch]
+    with pytest.raises(CorruptRecords, match=f"CRC at byte {4 * batch}"):
+        read(log, start)
+    if is_active:
+        put(log, BATCHES)  # our own write does not hide it
+        with pytest.raises(CorruptRecords, match=f"CRC at byte {4 * batch}"):
+            read(log, start)
+
+
+def test_a_file_that_was_only_touched_is_read(log: Log) -> None:
+    whole = read(log, 0)
+    os.utime(log.segments.closed[0].log.path, ns=(2**62, 2**62))
+    assert [read(log, 0) for _ in range(2)] == [whole] * 2
+
+
 @pytest.mark.parametrize("left", [0, 1, 60, 61, 500, 4096, 20_000, -1])
 @pytest.mark.parametrize("is_active", [False, True], ids=["closed", "active"])
 def test_a_cut_at_any_length_is_noticed_by_any_read(log: Log, left: int, is_active: bool) -> None:
