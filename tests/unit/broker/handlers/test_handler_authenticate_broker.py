@@ -193,6 +193,24 @@ def test_anything_else_is_no_proof(change: Callable[[AuthenticateBrokerRequest],
     assert world.peer.proven_broker is None
 
 
+def test_a_proof_that_is_passed_on_by_a_third_is_refused() -> None:
+    """The broker connected to another address, where somebody relays what both say."""
+    world = World()
+    world.address = "two:9092"
+    with pytest.raises(NotABroker, match="two:9092"):
+        world.prove()
+    assert world.peer.proven_broker is None
+
+
+def test_a_broker_of_another_cluster_is_refused_whatever_it_can_prove() -> None:
+    world = World()
+    assert world.held is not None
+    world.held = world.held._replace(cluster_id="another")
+    with pytest.raises(NotABroker, match="another"):
+        world.prove()
+    assert world.peer.proven_broker is None
+
+
 def test_a_proof_holds_for_one_challenge_only() -> None:
     world = World()
     sent: list[AuthenticateBrokerRequest] = []
