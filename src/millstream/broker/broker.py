@@ -173,6 +173,10 @@ class Broker:
         self.groups = self._make_groups(timers)
         self.partitions = self._make_partitions()
         self.services = self._make_services(dispatch, timers)
+        self.server.exchange.held.memory.include(
+            lasting=lambda: self.groups.members_bytes + self.services.fetch_sessions.size_bytes,
+            decompressed=lambda: dispatch.decompressed_bytes,
+        )
         gauges.register(self.services)
         tally = self.cluster.member.tally if self.cluster is not None else Tally()
         gauges.register_cluster(self.services, tally)

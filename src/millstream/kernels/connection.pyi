@@ -51,6 +51,11 @@ class Connection:
     def has_request(self) -> bool:
         """Whether a request for `next_request` was found while the input was walked."""
 
+    def trim(self) -> None:
+        """Return the buffer if everything in it was walked: there may have been a view of it when
+        that was tried last.
+        """
+
     def next_request(
         self, wall_ms: int
     ) -> tuple[int, int, int, int, bytes | None, memoryview] | None:
@@ -83,6 +88,10 @@ class Connection:
     @property
     def is_blocked(self) -> bool:
         """Too many in flight, or too much output: `next_request` waits until that is less."""
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What the input takes in memory: up to twice of what was received."""
 
     @property
     def unread_bytes(self) -> int:

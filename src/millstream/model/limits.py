@@ -68,9 +68,10 @@ many producers."""
 CLOSING_GRACE_S: Final = 5.0
 """A connection that is being closed may take this long to accept what was answered before."""
 
-BUFFERED_REQUEST_BYTES_MAX: Final = 512 * MIB
-"""Unfinished requests of all connections together: one may be `socket.request.max.bytes` large,
-and a thousand clients that send half of one each must not fill the memory."""
+REQUEST_MEMORY_BYTES: Final = 512 * MIB
+"""What requests may take in memory (`queued.max.request.bytes`), unless set: one may be
+`socket.request.max.bytes` large, and a thousand clients that send half of one each must not fill
+the memory."""
 
 REQUEST_BYTES_MIN: Final = 4 * KIB
 """The lowest `socket.request.max.bytes`: brokers can prove themselves to each other with requests
@@ -159,3 +160,7 @@ LOG_FLOOD_INTERVAL_S: Final = 300.0
 LOG_FLOOD_LINES_MAX: Final = 5_000
 """Lines of any kind in that time, whatever causes them: one for each partition of a large broker
 that recovers; an error that repeats itself thousands of times a second fills no disk."""
+
+REQUEST_MEMORY_WAIT_S: Final = 10.0
+"""How long a request waits for memory, or memory that others wait for is held by a client that
+does not go on: a third of what clients wait for an answer by default."""

@@ -72,6 +72,7 @@ class Limits:
 
     frame_bytes_max = 64 * 2**20
     in_flight_max = 64
+    request_memory_bytes = 512 * 2**20
     send_buffer_bytes = None
     connections_max = 1000
     idle_s = 3600.0

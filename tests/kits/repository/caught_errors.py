@@ -58,7 +58,7 @@ def _is_passed_on(handler: ast.ExceptHandler) -> bool:
     return False
 
 
-PASSED_ON: Final = ("throw", "code_of", "on_error", "_abort_failed", "_fail", "_failed", "refuse")
+PASSED_ON: Final = ("throw", "code_of", "on_error", "abort_failed", "_fail", "_failed", "refuse")
 """They call it, or raise the error elsewhere."""
 
 

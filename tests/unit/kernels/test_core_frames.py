@@ -1,6 +1,7 @@
 """Connections: frames cut anywhere, answers in request order, and limits that hold (I-34, I-36)."""
 
 import random
+import sys
 from typing import Any, NamedTuple
 
 import pytest
@@ -352,3 +353,26 @@ def test_a_large_request_that_trickles_is_not_copied_for_every_byte(core: Core) 
         del room
         client.connection.received(1)
     assert len(sizes) <= 2, "every other size is a copy of all that came"
+
+
+def test_large_buffers_are_returned_when_their_bodies_are_no_longer_in_use(core: Core) -> None:
+    """I-37: clients that send one large request, and nothing more, hold no memory."""
+    clients = [core.connect() for _ in range(20)]
+    bodies = []
+    for client in clients:
+        client.send(other(1, bytes(3 * MIB)))
+        request = client.connection.next_request(NOW)
+        assert request is not None
+        bodies.append(request[-1])
+    del request
+    buffers = [body.obj for body in bodies]
+    for client in clients:
+        client.connection.trim()  # not now: there are views of them
+    assert all(bytes(body[:2]) == bytes(2) for body in bodies)
+    bodies.clear()
+    for client in clients:
+        client.connection.trim()
+    in_use = sum(sys.getrefcount(buffers[index]) > 2 for index in range(len(buffers)))
+    assert in_use <= 6  # as spares, for the next large request of anybody
+    clients[0].send(other(2))
+    assert [one[3] for one in clients[0].requests()] == [2]

@@ -133,7 +133,7 @@ class Forwarding:
         kept = bytes(body)
         is_large = len(kept) > SMALL_BODY_BYTES
         if is_large:
-            peer.mute(len(kept))
+            peer.mute()
         work = self._forward(context, handler, kept, is_large=is_large)
         self._spawn(work, f"forward {key.name} of connection {peer.connection_id}")
 

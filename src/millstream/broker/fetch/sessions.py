@@ -160,6 +160,10 @@ def next_epoch(epoch: int) -> int:
     return 1 if epoch == SESSION_EPOCH_MAX else epoch + 1
 
 
+SESSION_PARTITION_BYTES: Final = 400
+"""What a partition of a session takes in memory: a cursor and its entries in two mappings."""
+
+
 class FetchSessions:
     """All sessions of a broker, at most `slots_max`, with at most `partitions_max` in all.
 
@@ -191,6 +195,11 @@ class FetchSessions:
         self._ranks_for_privileged: list[Rank] = []
         self.partition_count = 0
         self.evictions = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What the partitions of all sessions take in memory."""
+        return self.partition_count * SESSION_PARTITION_BYTES
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -15,16 +15,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from millstream.broker.net.connection_queue import ConnectionQueue
-from millstream.broker.net.peer import CLOSED, Cause, ClientPeer
+from millstream.broker.net.held_memory import HeldMemory
+from millstream.broker.net.peer import Cause, ClientPeer
 from millstream.broker.requests.context import RequestFacts
 from millstream.broker.requests.dispatch import Dispatch
 from millstream.broker.requests.error_codes import code_of
+from millstream.broker.requests.request_memory import COUNTED_BYTES_MIN, RequestMemory
 from millstream.kernels.connection import Connection, FrameError
 from millstream.kernels.slots import SlotTable
 from millstream.model.limits import (
-    BUFFERED_REQUEST_BYTES_MAX,
     ITERATION_SERVING_S,
-    KIB,
+    REQUEST_MEMORY_BYTES,
     TURN_SERVING_S,
 )
 from millstream.observe.api_counters import ApiCounters
@@ -47,14 +48,6 @@ ROUNDS_MAX: Final = 2
 """How often an iteration returns to connections whose answers made room for more of their requests.
 The time it has for that ends it earlier, except in a simulation, where no time passes."""
 
-HELD_BYTES_MIN: Final = 64 * KIB
-"""Fewer unread bytes of a connection are not counted: most connections have none, and each
-connection has less than this."""
-
-
-HELD_GRACE_S: Final = 1.0
-"""Added to the time a request has been held: among those that just came the largest is closed."""
-
 
 CallSoon = Callable[[Callable[[], None]], object]
 """`call_soon` of the event loop."""
@@ -75,6 +68,8 @@ class ExchangeHooks:
     """Decides about connections beyond the limits; without it there are none."""
     client_log: ClientLog | None = None
     """The broker's; without it the exchange has its own."""
+    memory: RequestMemory | None = None
+    """The budget for what requests take; without it one of the default size."""
 
 
 class Exchange:
@@ -113,8 +108,8 @@ class Exchange:
         self._after_write = hooks.after_write
         self.on_read_error = hooks.on_read_error
         self._call_soon = call_soon
-        self._held_bytes = 0
-        self._holders: dict[ClientPeer, None] = {}
+        memory = hooks.memory or RequestMemory(REQUEST_MEMORY_BYTES)
+        self.held = HeldMemory(self, memory)
         self._counted = (0, 0, 0, 0)
         """The table's counters as last added to the metrics."""
         self._take_ready = take_ready or table.take_ready
@@ -153,8 +148,8 @@ class Exchange:
             self.on_requests_waiting(peer)
         else:
             self._serve(peer)
-        if peer.core.unread_bytes >= HELD_BYTES_MIN:
-            self.account_held(peer)
+        if peer.core.unread_bytes >= COUNTED_BYTES_MIN or peer.account.input_bytes:
+            self.held.account_input(peer)
         self._complete()
         self._sleep()
 
@@ -164,8 +159,8 @@ class Exchange:
             self.on_requests_waiting(peer)
         else:
             self._serve(peer)
-        if peer.core.unread_bytes >= HELD_BYTES_MIN:
-            self.account_held(peer)
+        if peer.core.unread_bytes >= COUNTED_BYTES_MIN or peer.account.input_bytes:
+            self.held.account_input(peer)
 
     def finish(self) -> None:
         """Write what was staged and send the answers, then let those that wait have their turns."""
@@ -195,13 +190,11 @@ class Exchange:
             try:
                 peer.flush()
             except Exception as error:  # noqa: BLE001 - as in `_serve`
-                self._abort_failed(peer, error)
+                self.abort_failed(peer, error)
 
     def _sleep(self) -> None:
         self._is_awake = False
-        if self._holders:
-            for peer in list(self._holders):
-                self.account_held(peer)
+        self.held.after_iteration()
         if self.table.produce_requests != self._counted[0]:
             self._count_produce()
         if self._waiting or self._with_output or self._at_end:
@@ -287,34 +280,10 @@ class Exchange:
 
     def on_closed(self, peer: ClientPeer) -> None:
         self.closing.discard(peer)
-        self._held_bytes -= peer.held_bytes
-        peer.held_bytes = 0
-        self._holders.pop(peer, None)
+        self.held.closed(peer)
         self._with_output.pop(peer, None)
         self._waiting.remove(peer)
         self._on_end(peer)
-
-    def account_held(self, peer: ClientPeer) -> None:
-        """Count the bytes of unfinished requests; above the limit for all, close connections."""
-        if peer.state == CLOSED:
-            return  # its bytes were subtracted when it ended
-        held = peer.core.unread_bytes + peer.served_bytes
-        self._held_bytes += held - peer.held_bytes
-        peer.held_bytes = held
-        if held < HELD_BYTES_MIN:
-            self._holders.pop(peer, None)
-        elif peer not in self._holders:
-            self._holders[peer] = None
-            peer.held_since_s = self.now_s
-        while self._held_bytes > BUFFERED_REQUEST_BYTES_MAX and self._holders:
-            worst = max(self._holders, key=self._burden)
-            worst.abort("unfinished requests take too much memory", Cause.LIMIT)
-
-    def _burden(self, peer: ClientPeer) -> float:
-        """Bytes held times how long: not the newest client is closed, but those that send large
-        requests and do not finish them. A byte now and then does not make them younger.
-        """
-        return peer.held_bytes * (self.now_s - peer.held_since_s + HELD_GRACE_S)
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -351,7 +320,7 @@ class Exchange:
         except FrameError as error:
             peer.close(str(error))
         except Exception as error:  # noqa: BLE001 - one connection's error must not stop the others
-            self._abort_failed(peer, error)
+            self.abort_failed(peer, error)
             return False
         if core.is_blocked:
             peer.resume_if_idle()
@@ -376,7 +345,7 @@ class Exchange:
             counted[3] - errors,
         )
 
-    def _abort_failed(self, peer: ClientPeer, error: Exception) -> None:
+    def abort_failed(self, peer: ClientPeer, error: Exception) -> None:
         end_if_fatal(error)
         self._client_log.error(log, "connection failed", client=peer.client_host, error=error)
         peer.abort(f"failed: {error!r}", Cause.FAILURE)

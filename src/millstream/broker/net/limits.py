@@ -3,9 +3,10 @@
 from typing import Final
 
 from millstream.broker.configs.broker_configs import BrokerConfigs
-from millstream.model.limits import IN_FLIGHT_REQUESTS_MAX
+from millstream.model.limits import IN_FLIGHT_REQUESTS_MAX, MIB
 
 _NEVER_S: Final = 10 * 365 * 86_400.0
+_NO_LIMIT: Final = 2**62
 
 
 class ConfiguredLimits:
@@ -23,6 +24,13 @@ class ConfiguredLimits:
     @property
     def in_flight_max(self) -> int:
         return IN_FLIGHT_REQUESTS_MAX
+
+    @property
+    def request_memory_bytes(self) -> int:
+        """At least so much that there is room for one request of the largest size."""
+        size = self._configs.get_int("queued.max.request.bytes")
+        least = self.frame_bytes_max * 4 // 3 + MIB
+        return max(size, least) if size > 0 else _NO_LIMIT
 
     @property
     def send_buffer_bytes(self) -> int | None:

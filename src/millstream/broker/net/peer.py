@@ -9,12 +9,13 @@ carriers are `broker/net/socket_shell.py` (unencrypted sockets) and `broker/net/
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
-from enum import StrEnum
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from millstream.broker.requests.answer_parts import path_of, release, size_of
+from millstream.broker.net.cause import Cause as Cause
+from millstream.broker.requests.answer_parts import memory_of, path_of, release, size_of
 from millstream.broker.requests.context import AnswerPart
+from millstream.broker.requests.request_memory import COUNTED_BYTES_MIN, Account
 from millstream.kernels.connection import Connection
 from millstream.model.ids import BrokerId
 from millstream.model.limits import CLOSING_GRACE_S
@@ -31,17 +32,6 @@ CLOSED: Final = 2
 MUTED_BYTES: Final = 2**40
 """Counted as unsent while the connection is muted: the core then takes no more requests from it,
 whatever has arrived."""
-
-
-class Cause(StrEnum):
-    """Why a connection ended, as a label of the metrics; the reason in full goes to the log."""
-
-    CLIENT = "client"
-    PROTOCOL = "protocol"
-    IDLE = "idle"
-    FAILURE = "failure"
-    STOP = "stop"
-    LIMIT = "limit"
 
 
 class ClientPeer(ABC):
@@ -71,11 +61,10 @@ class ClientPeer(ABC):
         self.last_active_s = exchange.now_s
         self.is_served = False
         """Whether its requests are being walked right now; a close must not free them."""
-        self.held_bytes = 0
-        """Bytes of an unfinished large request, as counted against the limit of all connections."""
-        self.held_since_s = 0.0
-        self.served_bytes = 0
-        """Bytes of a request that takes long to serve."""
+        self.account = Account(client_host)
+        """What it takes of the memory for requests."""
+        self.charges: dict[int, int] = {}
+        """Of large requests that are being served, by their number."""
         self.state = OPEN
         self.close_reason = ""
         self.close_cause = Cause.CLIENT
@@ -85,6 +74,7 @@ class ClientPeer(ABC):
         self._is_reading = True
         self.awaits_turn = False
         """Whether requests in its buffer wait for a turn (`broker/net/connection_queue.py`)."""
+        self._mutes = 0
         self._muted_bytes = 0
         core.owner = self
 
@@ -96,6 +86,7 @@ class ClientPeer(ABC):
 
     def prove(self, broker_id: BrokerId) -> None:
         self.proven_broker = broker_id
+        self.account.is_broker = True
         if self._exchange.admission is not None and self.state != CLOSED:
             self._exchange.admission.proven(self)
 
@@ -103,15 +94,25 @@ class ClientPeer(ABC):
         admission = self._exchange.admission
         return admission is None or admission.admit(self, api_key)
 
+    def charge(self, number: int, size_bytes: int) -> bool:
+        return self._exchange.held.charge(self, number, size_bytes)
+
+    def charge_later(self, number: int, size_bytes: int, go_on: Callable[[], None]) -> None:
+        self._exchange.held.charge_later(self, number, size_bytes, go_on)
+
     def send_answer(self, number: int, parts: Sequence[AnswerPart]) -> None:
         if self.state == CLOSED:
             release(parts)
             return
+        if self.charges:
+            self._exchange.held.release(self, number)
         self.core.answer(number, parts)
         self._exchange.on_output_ready(self)
 
     def send_nothing(self, number: int) -> None:
         if self.state != CLOSED:
+            if self.charges:
+                self._exchange.held.release(self, number)
             self.core.answer_nothing(number)
             self._exchange.on_output_ready(self)
 
@@ -127,24 +128,36 @@ class ClientPeer(ABC):
         self.pause_reading()
         self._exchange.on_output_ready(self)
 
-    def mute(self, size_bytes: int) -> None:
-        """Take no more requests from it until `unmute`, neither from its buffer nor its socket.
+    @property
+    def is_muted(self) -> bool:
+        return self._mutes > 0
 
-        `size_bytes` are those of the request that is being served, which stays in memory.
+    def mute(self) -> None:
+        """Take no more requests from it, neither from its buffer nor its socket.
+
+        It may be muted for several reasons at once: until as many calls of `unmute`.
         """
-        self._muted_bytes = MUTED_BYTES
-        self.core.unsent_bytes += MUTED_BYTES
-        self.served_bytes = size_bytes
-        self._exchange.account_held(self)
-        self.pause_reading()
+        self._mutes += 1
+        if self._mutes == 1:
+            self._muted_bytes = MUTED_BYTES
+            self.core.unsent_bytes += MUTED_BYTES
+            self.pause_reading()
+
+    def forget_mute(self) -> None:
+        """It has ended, and one of the reasons for which it is muted with it."""
+        self._mutes -= 1
 
     def unmute(self) -> None:
-        if not self._muted_bytes:
+        if not self._mutes:
             return
-        self._muted_bytes = self.served_bytes = 0
+        self._mutes -= 1
+        if self._mutes:
+            return
+        self._muted_bytes = 0
         self.core.unsent_bytes -= MUTED_BYTES
-        self._exchange.account_held(self)
-        if self.state == OPEN:
+        if self.state == CLOSED:
+            self._exchange.held.served_after_end(self)
+        elif self.state == OPEN:
             self.resume_if_idle()
             self._exchange.flush_ready()
 
@@ -157,6 +170,8 @@ class ClientPeer(ABC):
             self._apply_backpressure()
             return
         self.core.unsent_bytes = self._muted_bytes
+        if self.account.answer_bytes:
+            self._exchange.held.account_answers(self, 0)
         if self.state == DRAINING:
             self.abort(self.close_reason, self.close_cause)
         elif self.state == OPEN:
@@ -166,7 +181,10 @@ class ClientPeer(ABC):
         """Read no more from a client that does not take its answers (I-37)."""
         if self.state == CLOSED:
             return
-        self.core.unsent_bytes = self._muted_bytes + sum(size_of(part) for part in self._queue)
+        unsent = sum(map(size_of, self._queue))
+        self.core.unsent_bytes = self._muted_bytes + unsent
+        if unsent >= COUNTED_BYTES_MIN or self.account.answer_bytes:
+            self._exchange.held.account_answers(self, sum(map(memory_of, self._queue)))
         if self.core.is_blocked:
             self.pause_reading()
 

@@ -13,6 +13,7 @@ from millstream.broker.net.peer import Cause, ClientPeer
 from millstream.broker.net.socket_shell import SocketShell
 from millstream.broker.net.transport_shell import TransportPeer, TransportProtocol
 from millstream.broker.requests.dispatch import Dispatch
+from millstream.broker.requests.request_memory import RequestMemory
 from millstream.kernels.connection import Connection
 from millstream.kernels.slots import SlotTable
 from millstream.model.limits import UNSENT_ANSWER_BYTES_MAX
@@ -39,6 +40,9 @@ class ConnectionLimits(Protocol):
 
     @property
     def in_flight_max(self) -> int: ...
+
+    @property
+    def request_memory_bytes(self) -> int: ...
 
     @property
     def send_buffer_bytes(self) -> int | None: ...
@@ -83,7 +87,12 @@ class Server:
             metrics.apis,
             self._on_peer_closed,
             call_soon=asyncio.get_running_loop().call_soon,
-            hooks=replace(hooks, admission=self._admission, client_log=self._client_log),
+            hooks=replace(
+                hooks,
+                admission=self._admission,
+                client_log=self._client_log,
+                memory=RequestMemory(limits.request_memory_bytes),
+            ),
             take_ready=table.take_ready if network is not None else self._take_ready,
         )
         self._shell: SocketShell | None = None
@@ -219,7 +228,7 @@ class Server:
 
     def _log_end(self, peer: ClientPeer) -> None:
         lines = self._client_log
-        is_bad = peer.close_cause in (Cause.PROTOCOL, Cause.FAILURE)
+        is_bad = peer.close_cause in (Cause.PROTOCOL, Cause.FAILURE, Cause.MEMORY)
         (lines.warning if is_bad else lines.debug)(
             log, "connection closed", client=peer.client_host, reason=peer.close_reason
         )
@@ -241,5 +250,6 @@ class Server:
         for peer in overdue:
             peer.abort("idle", Cause.IDLE)
         self._admission.sweep()
+        self.exchange.held.sweep(self._peers.values())
         loop = asyncio.get_running_loop()
         self._sweep_handle = loop.call_later(SWEEP_INTERVAL_S, self._sweep)

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from millstream.broker.net.exchange import HELD_BYTES_MIN, Exchange
+from millstream.broker.net.exchange import Exchange
 from millstream.broker.net.peer import CLOSED, Cause, ClientPeer
 from millstream.broker.requests.answer_parts import path_of, size_of
 from millstream.broker.requests.context import AnswerPart
+from millstream.broker.requests.request_memory import COUNTED_BYTES_MIN
 from millstream.kernels.connection import Connection
 from millstream.kernels.epoll_shell import ENDED, REQUESTS, WRITABLE, EpollShell
 from millstream.kernels.send_file import COLD, SENT, SHORT, UNKNOWN, send_file
@@ -56,7 +57,7 @@ class SocketShell:
         self._loop = loop
         self._exchange = exchange
         self.background = background
-        self._epoll = EpollShell(exchange.table, unread_bytes_threshold=HELD_BYTES_MIN)
+        self._epoll = EpollShell(exchange.table, unread_bytes_threshold=COUNTED_BYTES_MIN)
         self.send_ready: Callable[[], list[Connection]] = self._epoll.send_ready
         """Called by the exchange for the connections with output."""
         self.buffer = memoryview(bytearray(SEND_BUFFER_BYTES))

@@ -12,6 +12,11 @@ def size_of(part: AnswerPart) -> int:
     return part.size_bytes if isinstance(part, ReadSlice) else len(part)
 
 
+def memory_of(part: AnswerPart) -> int:
+    """Bytes that it takes in memory: a range is read only when it is sent."""
+    return 0 if isinstance(part, ReadSlice) else len(part)
+
+
 def path_of(part: AnswerPart) -> str:
     """Of the file that a part is read from; "" where it is bytes."""
     return part.file.path if isinstance(part, ReadSlice) and part.file is not None else ""

@@ -1,6 +1,6 @@
 """One request on its way through the broker: what a handler gets and how it answers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from millstream.storage.log.reader import ReadSlice
@@ -59,8 +59,16 @@ class Peer(Protocol):
 
     def close(self, reason: str) -> None: ...
 
-    def mute(self, size_bytes: int) -> None:
-        """Take no more requests from it until `unmute`: one of this size takes long to serve."""
+    def charge(self, number: int, size_bytes: int) -> bool:
+        """Charge what a large request takes in memory, until its answer; False: it has to wait."""
+
+    def charge_later(self, number: int, size_bytes: int, go_on: Callable[[], None]) -> None:
+        """Let it wait, muted, until there is room for it; then it is charged, and `go_on` called.
+        It may be closed instead.
+        """
+
+    def mute(self) -> None:
+        """Take no more requests from it until `unmute`: one takes long to serve. It nests."""
 
     def unmute(self) -> None: ...
 

@@ -25,9 +25,11 @@ from millstream.broker.requests.between_brokers import refusal
 from millstream.broker.requests.context import AnswerPart, Context, Peer, RequestFacts
 from millstream.broker.requests.error_codes import code_of
 from millstream.broker.requests.registry import SERVED, Handler
+from millstream.broker.requests.request_memory import REQUEST_BYTES_MIN, cost_of, cost_of_items
 from millstream.broker.requests.response_collector import CollectingPeer
 from millstream.broker.requests.services import Services
 from millstream.model.errors import OperatingError, without_frames
+from millstream.model.limits import DECOMPRESSED_BATCH_BYTES_MAX, WORKER_REQUESTS_MAX
 from millstream.observe.logs import get_logger
 from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.scheduler import (
@@ -86,6 +88,12 @@ class Dispatch:
         self._scheduler = scheduler
         self._handlers: dict[int, Handler] = {}
         self._forwarders = forwarders or {}
+        self._large_produces = 0
+
+    @property
+    def decompressed_bytes(self) -> int:
+        """What batches that are being checked in worker threads may take."""
+        return min(self._large_produces, WORKER_REQUESTS_MAX) * DECOMPRESSED_BATCH_BYTES_MAX
 
     # -- requests --------------------------------------------------------------------------
 
@@ -93,6 +101,20 @@ class Dispatch:
         """Serve or forward one request; its answer follows now or later."""
         if not peer.is_admitted and not peer.admit(facts.api_key):
             return  # beyond the limit of connections; it is closed
+        if len(body) > REQUEST_BYTES_MIN:
+            cost = self._cost_of(facts, body)
+            if not peer.charge(facts.number, cost):
+                peer.charge_later(facts.number, cost, partial(self._pass_on, peer, facts, body))
+                return
+        self._pass_on(peer, facts, body)
+
+    def _cost_of(self, facts: RequestFacts, body: memoryview) -> int:
+        cost = cost_of(facts.api_key, len(body))
+        if facts.api_key in self._forwarders or facts.api_key == ApiKey.ENVELOPE:
+            cost += cost_of_items(len(body))
+        return cost
+
+    def _pass_on(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
         forward = self._forwarders.get(facts.api_key)
         if forward is not None:
             forward(peer, facts, body)
@@ -121,7 +143,7 @@ class Dispatch:
                 self._close_malformed(context, error)
             else:
                 work = partial(self._decode_in_thread, context, handler, body, self._scheduler)
-                self._serve_muted(context, work, len(body))
+                self._serve_charged(context, work, cost_of_items(len(body)))
             return
         except MalformedFrame as error:
             self._close_malformed(context, error)
@@ -139,7 +161,7 @@ class Dispatch:
             return  # answered, or will be
         if isinstance(answer, UnfinishedSteps) and self._scheduler is not None:
             work = partial(self._take_steps, context, handler, request, answer, self._scheduler)
-            self._serve_muted(context, work, context.facts.bytes_in)
+            self._serve_muted(context, work)
         elif inspect.iscoroutine(answer):
             self._await(context, handler, request, answer)
         else:
@@ -155,9 +177,17 @@ class Dispatch:
             work.close()  # it was never started
             context.peer.close("the broker is stopping")
 
-    def _serve_muted(self, context: Context, work: Work, size_bytes: int) -> None:
+    def _serve_charged(self, context: Context, work: Work, size_bytes: int) -> None:
+        """As `_serve_muted`, as soon as there is so much memory."""
+        peer, number = context.peer, context.facts.number
+        if peer.charge(number, size_bytes):
+            self._serve_muted(context, work)
+        else:
+            peer.charge_later(number, size_bytes, partial(self._serve_muted, context, work))
+
+    def _serve_muted(self, context: Context, work: Work) -> None:
         """Serve a request concurrently with others, while its connection is muted."""
-        context.peer.mute(size_bytes)
+        context.peer.mute()
         name = f"{_name_of(context)} of connection {context.peer.connection_id}"
         self._spawn(self._run_muted(context.peer, work), name)
 
@@ -176,7 +206,12 @@ class Dispatch:
         scheduler: CooperativeScheduler,
     ) -> None:
         work = scheduler.resume(unfinished, name=_name_of(context))
-        await self._finish(context, handler, request, work)
+        is_produce = context.facts.api_key == ApiKey.PRODUCE
+        self._large_produces += is_produce
+        try:
+            await self._finish(context, handler, request, work)
+        finally:
+            self._large_produces -= is_produce
 
     async def _decode_in_thread(
         self, context: Context, handler: Handler, body: memoryview, scheduler: CooperativeScheduler

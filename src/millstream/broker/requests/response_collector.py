@@ -4,7 +4,7 @@ A request that was forwarded is served like any other; only its answer goes anot
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from millstream.broker.requests.context import AnswerPart
@@ -70,7 +70,17 @@ class CollectingPeer:
         """The answer that follows says so; it is discarded, and the forwarder tries again."""
         self._is_deposed = True
 
-    def mute(self, size_bytes: int) -> None:
+    def charge(self, number: int, size_bytes: int) -> bool:
+        """It was charged to the connection that it came from."""
+        del number, size_bytes
+        return True
+
+    def charge_later(self, number: int, size_bytes: int, go_on: Callable[[], None]) -> None:
+        """Never needed."""
+        del number, size_bytes
+        go_on()
+
+    def mute(self) -> None:
         """Nothing to do: no other request could overtake it."""
 
     def unmute(self) -> None:

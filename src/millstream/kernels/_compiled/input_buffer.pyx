@@ -45,6 +45,9 @@ cdef class InputBuffer(Answers):
             except BufferError:
                 pass  # a loop that still holds it lets go of it later
 
+    def trim(self) -> None:
+        self.release_input()
+
     def drop_output(self) -> list:
         # The input is returned at once: a closed connection and its owner refer to each other, so
         # it would stay until the garbage collector runs. A view keeps its own buffer alive.
@@ -52,6 +55,10 @@ cdef class InputBuffer(Answers):
         self.start = self.end = 0
         self.move_to(None)
         return Answers.drop_output(self)
+
+    @property
+    def buffer_bytes(self):
+        return self.capacity
 
     @property
     def unread_bytes(self):

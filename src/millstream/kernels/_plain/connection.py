@@ -82,9 +82,8 @@ class Connection:
             left = self._buffer[self._start : self._end]
             wanted = len(left) + _ROOM_BYTES_MIN
             if len(left) >= FRAME_SIZE_BYTES:
-                wanted = max(
-                    wanted, min(2 * len(left), FRAME_SIZE_BYTES + _SIZE.unpack_from(left)[0])
-                )
+                claimed = FRAME_SIZE_BYTES + _SIZE.unpack_from(left)[0]
+                wanted = max(wanted, min(2 * len(left), claimed))
             self._buffer = left + bytearray(max(_BUFFER_BYTES, wanted) - len(left))
             self._start, self._end = 0, len(left)
         return memoryview(self._buffer)[self._end :]
@@ -93,6 +92,14 @@ class Connection:
         if not 0 <= size <= len(self._buffer) - self._end:
             raise ValueError(f"{size} bytes in a buffer of {len(self._buffer) - self._end}")
         self._end += size
+
+    def trim(self) -> None:
+        if self._start == self._end:
+            self._buffer, self._start, self._end = bytearray(), 0, 0
+
+    @property
+    def buffer_bytes(self) -> int:
+        return len(self._buffer)
 
     @property
     def unread_bytes(self) -> int:
@@ -105,9 +112,7 @@ class Connection:
     def next_request(
         self, wall_ms: int
     ) -> tuple[int, int, int, int, bytes | None, memoryview] | None:
-        if not self.walk(wall_ms):
-            return None
-        frame = self._next_frame()
+        frame = self._next_frame() if self.walk(wall_ms) else None
         if frame is None:
             return None
         self.is_for_python = False
@@ -228,8 +233,7 @@ class Connection:
 
     def drop_output(self) -> list[Any]:
         self._is_closed = True
-        self._buffer = bytearray()
-        self._start = self._end = 0
+        self._buffer, self._start, self._end = bytearray(), 0, 0
         waiting = [part for parts in self._answers for part in parts or ()]
         self._answers.clear()
         self._late_bytes = 0

@@ -19,7 +19,7 @@ from millstream.model.config.definition import (
 from millstream.model.config.group_keys import GROUP_COORDINATOR_ROWS
 from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.topic_keys import LONG_MAX, TOPIC_KEYS
-from millstream.model.limits import KIB, MIB, REQUEST_BYTES_MIN
+from millstream.model.limits import KIB, MIB, REQUEST_BYTES_MIN, REQUEST_MEMORY_BYTES
 
 INT_MAX: Final = "2147483647"
 NODE_ID: Final = "node.id"
@@ -297,6 +297,15 @@ _OWN_ROWS: Final = (
         "An idempotent producer that wrote nothing for this long is forgotten.",
         at_least(1),
         mode=Mode.CLUSTER_WIDE,
+    ),
+    ConfigKey(
+        "queued.max.request.bytes",
+        _LONG,
+        str(REQUEST_MEMORY_BYTES),
+        "What requests may take in memory: their bytes, their decoded form, decompressed batches"
+        " and answers that were not taken. Beyond three quarters of it connections wait, beyond all"
+        " of it those that hold most for longest are closed. -1: no limit. Less than four thirds of"
+        " socket.request.max.bytes counts as that.",
     ),
     ConfigKey(
         "replica.alter.log.dirs.io.max.bytes.per.second",

@@ -77,7 +77,6 @@ INERT_BROKER_REASONS: Final[Mapping[str, str]] = {
     "process.roles": _QUORUM,
     "producer.id.expiration.check.interval.ms": "expired producers are removed every ten minutes",
     "producer.purgatory.purge.interval.requests": _PURGATORY,
-    "queued.max.request.bytes": "each connection has its own limit on queued requests",
     "queued.max.requests": "each connection has its own limit on queued requests",
     "replica.socket.receive.buffer.bytes": "the kernel sizes receive buffers itself",
     "security.providers": _CLASSES,

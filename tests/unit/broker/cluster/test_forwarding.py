@@ -69,8 +69,8 @@ class Noted(CollectingPeer):
     def note_not_controller(self) -> None:
         """A client reads it in the answer."""
 
-    def mute(self, size_bytes: int) -> None:
-        self.muted.append(f"mute {size_bytes}")
+    def mute(self) -> None:
+        self.muted.append("mute")
 
     def unmute(self) -> None:
         self.muted.append("unmute")
@@ -324,7 +324,7 @@ def test_large_request_holds_its_connection_back() -> None:
         assert len(await results_of(peer)) == 500
         size = len(creation(*names).encode(VERSION))
         assert size > SMALL_BODY_BYTES
-        assert peer.muted == [f"mute {size}", "unmute"]
+        assert peer.muted == ["mute", "unmute"]
 
     world.play(story)
 

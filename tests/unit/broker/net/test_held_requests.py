@@ -1,28 +1,37 @@
-"""I-37: when unfinished requests take too much memory, the largest and oldest are closed."""
+"""I-37: connections wait for memory; where there is none, who holds most for longest is closed."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from millstream.broker.net import exchange as exchanges
-from millstream.broker.net.exchange import HELD_BYTES_MIN, Exchange
+from millstream.broker.net.exchange import Exchange, ExchangeHooks
+from millstream.broker.net.held_memory import CONNECTION_BYTES
 from millstream.broker.net.peer import MUTED_BYTES, Cause, ClientPeer
+from millstream.broker.requests.request_memory import COUNTED_BYTES_MIN, RequestMemory
 from millstream.kernels.connection import Connection
 from millstream.kernels.slots import SlotTable
+from millstream.model.ids import BrokerId
 from millstream.model.invariant import InvariantViolated
-from millstream.model.limits import KIB, MIB
+from millstream.model.limits import KIB, MIB, REQUEST_MEMORY_WAIT_S
 from millstream.observe.api_counters import ApiCounters
 from millstream.testing.sim.clock import ManualClock
 
-LIMIT = 10 * MIB
+BUDGET = 16 * MIB
+CLIENTS = BUDGET * 3 // 4
+"""What large requests of clients may use."""
+FRAME = bytes.fromhex("0012 0000 00000001 ffff")
 
 
 class Peer(ClientPeer):
     """A connection that is fed by hand."""
 
+    takes_answers = True
+
     def send_queue(self) -> bool:
-        self._queue.clear()
-        return True
+        if self.takes_answers:
+            self._queue.clear()
+        return self.takes_answers
 
     def pause_reading(self) -> None:
         self._is_reading = False
@@ -40,118 +49,286 @@ class World:
         self.table = SlotTable(violation=InvariantViolated)
         self.handled: list[int] = []
         self.ended: list[ClientPeer] = []
+        self.peers: list[Peer] = []
+        self.soon: list[Callable[[], None]] = []
+        self.memory = RequestMemory(BUDGET)
         self.exchange = Exchange(
             self.table,
             cast(Any, self),
             self.clock,
             ApiCounters(),
             self.ended.append,
-            call_soon=lambda work: work(),
+            call_soon=self.soon.append,
+            hooks=ExchangeHooks(memory=self.memory),
         )
-        self._number = 0
 
     def handle(self, peer: ClientPeer, facts: Any, body: memoryview) -> None:
         """In place of dispatch."""
         del body
         self.handled.append(facts.number)
 
-    def connect(self) -> Peer:
-        self._number += 1
+    def connect(self, address: str = "h") -> Peer:
         core = Connection(self.table, frame_bytes_max=100 * MIB, in_flight_max=10)
-        facts: Any = {"listener": "L", "client_host": "h", "number": self._number}
-        return Peer(self.exchange, core, **facts)
+        number = len(self.peers)
+        peer = Peer(self.exchange, core, listener="L", client_host=address, number=number)
+        self.peers.append(peer)
+        return peer
 
-    def receive(self, peer: Peer, data: bytes) -> None:
+    def receive(self, peer: Peer, data: bytes) -> int:
+        """As far as it is read; returns how much that was."""
         self.exchange.begin()
-        for start in range(0, len(data), 60 * KIB):
-            part = data[start : start + 60 * KIB]
-            while part and peer.is_open:
-                room = peer.core.get_buffer(len(part))
-                size = min(len(room), len(part))
-                room[:size] = part[:size]
-                self.exchange.on_received(peer, size)
-                part = part[size:]
+        at = 0
+        while at < len(data) and peer._is_reading and peer.is_open:
+            room = peer.core.get_buffer(60 * KIB)
+            size = min(len(room), 60 * KIB, len(data) - at)
+            room[:size] = data[at : at + size]
+            self.exchange.on_received(peer, size)
+            at += size
         self.exchange.finish()
+        self.run()
+        return at
 
-    def hold(self, peer: Peer, size: int) -> None:
+    def run(self) -> None:
+        while self.soon:
+            self.soon.pop(0)()
+
+    def hold(self, peer: Peer, size: int) -> int:
         """The beginning of a frame that is never finished."""
-        self.receive(peer, (90 * MIB).to_bytes(4, "big") + bytes(size - 4))
+        return self.receive(peer, (90 * MIB).to_bytes(4, "big") + bytes(size - 4))
+
+    def charge(self, peer: Peer, number: int, size: int) -> bool:
+        """As dispatch does it."""
+        if peer.charge(number, size):
+            return True
+        peer.charge_later(number, size, lambda: self.handled.append(number))
+        return False
+
+    def serve(self, peer: Peer) -> None:
+        """A request arrives and is not answered yet."""
+        self.receive(peer, len(FRAME).to_bytes(4, "big") + FRAME)
+
+    def sweep(self, seconds: int = 1) -> None:
+        for _ in range(seconds):
+            self.clock.advance(1_000)
+            self.exchange.begin()
+            self.exchange.held.sweep(one for one in self.peers if one not in self.ended)
+            self.exchange.finish()
+            self.run()
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(exchanges, "BUFFERED_REQUEST_BYTES_MAX", LIMIT)
+def world() -> World:
     return World()
 
 
-def test_who_holds_most_goes_not_who_comes_last(world: World) -> None:
-    large, small = world.connect(), world.connect()
-    world.hold(large, 9 * MIB)
-    world.hold(small, 2 * MIB)
-    assert world.ended == [large]
-    assert (large.close_cause, small.is_open) == (Cause.LIMIT, True)
+# -- input -----------------------------------------------------------------------------------------
 
 
-def test_who_sends_a_large_request_now_stays_and_who_holds_for_long_goes(world: World) -> None:
+def test_beyond_the_share_of_clients_nothing_more_of_a_large_request_is_read(world: World) -> None:
+    first, second = world.connect(), world.connect()
+    assert world.hold(first, 4 * MIB) == 4 * MIB
+    assert world.hold(second, 8 * MIB) < 8 * MIB
+    assert second.is_open
+    assert second.is_muted
+    assert world.memory.used_bytes <= BUDGET
+
+
+def test_it_is_read_on_as_soon_as_there_is_memory(world: World) -> None:
+    first, second = world.connect(), world.connect()
+    world.hold(first, 8 * MIB)
+    world.hold(second, 8 * MIB)
+    first.abort("gone", Cause.CLIENT)
+    world.run()
+    assert not second.is_muted
+    assert bool(second._is_reading)
+
+
+def test_small_requests_are_read_while_large_ones_wait(world: World) -> None:
+    first, second, honest = world.connect(), world.connect(), world.connect()
+    world.hold(first, 8 * MIB)
+    world.hold(second, 8 * MIB)
+    assert world.hold(honest, 900 * KIB) == 900 * KIB
+    assert not honest.is_muted
+
+
+def test_who_holds_most_for_longest_makes_room_where_nobody_gets_on(world: World) -> None:
     """Slow attackers each have less than an honest client that is sending."""
-    slow = [world.connect() for _ in range(4)]
+    slow = [world.connect() for _ in range(6)]
     for peer in slow:
-        world.hold(peer, 2 * MIB)
+        world.hold(peer, 2 * MIB - 64 * KIB)
     for _ in range(60):
         world.clock.advance(1_000)
         for peer in slow:
             world.receive(peer, b"x")  # a byte now and then makes no request younger
     honest = world.connect()
-    world.hold(honest, 7 * MIB)
+    assert world.hold(honest, 3 * MIB) < 3 * MIB
+    world.sweep()
     assert honest.is_open
-    assert set(world.ended) <= set(slow)
-    assert len(world.ended) == 3
+    assert not honest.is_muted
+    assert world.ended
+    assert set(world.ended) < set(slow)
+    assert {one.close_cause for one in world.ended} == {Cause.MEMORY}
+
+
+def test_who_waits_too_long_is_closed(world: World) -> None:
+    first, second = world.connect(), world.connect()
+    world.serve(first)
+    assert world.charge(first, 0, CLIENTS)  # served for very long
+    world.hold(second, 8 * MIB)
+    world.sweep(int(REQUEST_MEMORY_WAIT_S) + 1)
+    assert world.ended == [second]
 
 
 def test_what_is_finished_is_not_held(world: World) -> None:
     for _ in range(30):
         peer = world.connect()
-        frame = bytes.fromhex("0012 0000 00000001 ffff") + bytes(MIB)
+        frame = FRAME + bytes(MIB)
         world.receive(peer, len(frame).to_bytes(4, "big") + frame)
-        assert peer.held_bytes == 0
+    assert world.memory.used_bytes == 0
     assert not world.ended
     assert len(world.handled) == 30
 
 
-def test_small_leftovers_are_not_counted(world: World) -> None:
+def test_small_leftovers_are_counted_by_the_sweep(world: World) -> None:
     peer = world.connect()
-    world.hold(peer, HELD_BYTES_MIN - 1)
-    assert peer.held_bytes == 0
+    world.hold(peer, COUNTED_BYTES_MIN - 1)
+    assert world.memory.used_bytes == 0
+    world.sweep()
+    assert world.memory.used_bytes == COUNTED_BYTES_MIN - 1 + CONNECTION_BYTES
     world.receive(peer, b"xx")
-    assert peer.held_bytes == HELD_BYTES_MIN + 1
+    assert peer.account.input_bytes == peer.core.buffer_bytes > COUNTED_BYTES_MIN
 
 
-def test_a_request_that_is_being_served_is_held_too(world: World) -> None:
-    """It is in memory until it was decoded, in another thread and perhaps after many others."""
+def test_very_many_connections_with_little_each_are_closed_too(world: World) -> None:
+    peers = [world.connect() for _ in range(500)]
+    for peer in peers:
+        world.receive(peer, b"0")
+    world.sweep()
+    assert 0 < len(world.ended) < 100
+    assert world.memory.used_bytes <= BUDGET
+
+
+# -- requests that are served ----------------------------------------------------------------------
+
+
+def test_a_request_waits_for_memory_and_is_served_when_another_is_answered(world: World) -> None:
     first, second = world.connect(), world.connect()
-    first.mute(6 * MIB)
-    second.mute(5 * MIB)
-    assert world.ended == [first]
-    assert second.held_bytes == 5 * MIB
-    second.unmute()
-    assert second.held_bytes == 0
+    for peer in (first, second):
+        world.serve(peer)
+    assert world.charge(first, 0, 9 * MIB)
+    assert not world.charge(second, 0, 5 * MIB)
+    assert bool(second.is_muted)
+    before = len(world.handled)
+    first.send_answer(0, [b"answer"])
+    world.run()
+    assert len(world.handled) == before + 1
+    assert not second.is_muted
+    assert world.memory.used_bytes == second.account.request_bytes == 5 * MIB
+    second.send_answer(0, [b"answer"])
+    assert world.memory.used_bytes == 0
+
+
+def test_a_request_that_can_never_have_its_memory_is_closed(world: World) -> None:
+    peer = world.connect()
+    world.serve(peer)
+    assert not world.charge(peer, 0, CLIENTS + 1)
+    world.run()
+    assert world.ended == [peer]
+    assert peer.close_cause == Cause.MEMORY
+
+
+def test_the_memory_of_a_closed_connection_is_free_when_its_request_is_done(world: World) -> None:
+    """It is in memory until it was decoded, in another thread and perhaps after many others."""
+    peer = world.connect()
+    world.serve(peer)
+    assert world.charge(peer, 0, 5 * MIB)
+    peer.mute()
+    peer.abort("gone", Cause.CLIENT)
+    assert world.memory.used_bytes == 5 * MIB
+    peer.unmute()
+    assert world.memory.used_bytes == 0
+
+
+def test_a_connection_that_ends_while_it_waits_is_forgotten(world: World) -> None:
+    first, second = world.connect(), world.connect()
+    for peer in (first, second):
+        world.serve(peer)
+    assert world.charge(first, 0, 9 * MIB)
+    assert not world.charge(second, 0, 5 * MIB)
+    second.abort("gone", Cause.CLIENT)
+    assert world.memory.waiting_count == 0
+    assert world.memory.used_bytes == 9 * MIB
+
+
+def test_a_broker_is_served_while_clients_wait(world: World) -> None:
+    first, broker = world.connect(), world.connect()
+    broker.prove(BrokerId(2))
+    for peer in (first, broker):
+        world.serve(peer)
+    assert world.charge(first, 0, CLIENTS)
+    world.hold(world.connect(), 4 * MIB)
+    assert world.charge(broker, 0, 2 * MIB)
+    world.sweep(20)
+    assert broker.is_open
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+def test_answers_that_are_not_taken_count_and_the_worst_is_closed(world: World) -> None:
+    peers = [world.connect() for _ in range(9)]
+    for index, peer in enumerate(peers):
+        world.serve(peer)
+        peer.takes_answers = False
+        peer.send_answer(0, [bytes(2 * MIB - 8 + index)])
+        world.run()
+    assert world.ended == [peers[-1]]
+    assert world.memory.used_bytes <= BUDGET
+    peers[0].takes_answers = True
+    peers[0].flush()
+    assert peers[0].account.answer_bytes == 0
+
+
+def test_answers_that_are_taken_at_once_are_not_counted(world: World) -> None:
+    peer = world.connect()
+    world.serve(peer)
+    peer.send_answer(0, [bytes(20 * MIB)])
+    assert world.memory.used_bytes == 0
+    assert not world.ended
+
+
+# -- muting ----------------------------------------------------------------------------------------
 
 
 def test_a_muted_connection_is_not_served_until_it_may_speak(world: World) -> None:
     """Not what is in its buffer, not when answers leave meanwhile, not twice at once."""
     peer = world.connect()
-    frame = bytes.fromhex("0012 0000 00000001 ffff")
-    request = len(frame).to_bytes(4, "big") + frame
+    request = len(FRAME).to_bytes(4, "big") + FRAME
     world.receive(peer, request)
-    peer.mute(10)
-    world.receive(peer, request)
+    peer.mute()
+    peer.core.get_buffer(100)[: len(request)] = request
+    world.exchange.on_received(peer, len(request))
     peer.send_answer(0, [b"answer"])
+    world.run()
     assert world.handled == [0]
     assert peer._is_reading is False
     assert peer.core.unsent_bytes == MUTED_BYTES
     peer.unmute()
+    world.run()
     assert world.handled == [0, 1]
     assert bool(peer._is_reading)
     assert peer.core.unsent_bytes == 0
     peer.unmute()
     assert peer.core.unsent_bytes == 0
+
+
+def test_who_is_muted_for_two_reasons_waits_for_both(world: World) -> None:
+    peer = world.connect()
+    peer.mute()
+    peer.mute()
+    peer.unmute()
+    assert peer.is_muted
+    assert peer.core.unsent_bytes == MUTED_BYTES
+    peer.unmute()
+    assert peer.core.unsent_bytes == 0
+    assert bool(peer._is_reading)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from millstream.broker.broker import Broker
 from millstream.model.ids import TopicPartition
 from millstream.model.invariant import invariant
-from millstream.model.limits import BUFFERED_REQUEST_BYTES_MAX, OPEN_FILES_MAX
+from millstream.model.limits import OPEN_FILES_MAX, REQUEST_MEMORY_BYTES
 from millstream.runtime.disk import Disk
 from millstream.testing.simulation.broker.process import Tap
 from millstream.wire.api_keys import ApiKey
@@ -141,8 +141,8 @@ def check_limits(broker: Broker, *, session_slots: int, connections_max: int) ->
     )
     server = broker.server
     require(server.connection_count <= connections_max, "I-37 too many connections")
-    held = server.exchange._held_bytes  # noqa: SLF001
-    require(0 <= held <= BUFFERED_REQUEST_BYTES_MAX, "I-37 bytes of unfinished requests", held=held)
+    used = server.exchange.held.memory.used_bytes
+    require(0 <= used <= REQUEST_MEMORY_BYTES, "I-37 memory of requests", used=used)
     files = broker.logs.files
     pins = sum(one._pins for one in files._ring)  # noqa: SLF001
     require(files.open_count <= max(OPEN_FILES_MAX, pins), "I-37 open files", have=files.open_count)
