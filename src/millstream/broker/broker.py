@@ -134,7 +134,7 @@ class Broker:
         self.broker_id = BrokerId(configs.get_int("broker.id"))
         self.metrics = BrokerMetrics(dependencies.process)
         self._client_log = ClientLog(dependencies.clock)
-        self._tasks = TaskScope(self._client_log)
+        self._tasks = TaskScope(self._client_log, lambda: self.server.exchange.charge_task())  # noqa: PLW0108
         self._scheduler = CooperativeScheduler(self._background, self._tasks.spawn)
         self._computing = dependencies.background or ThreadBackground(
             loop, workers=WORKER_REQUESTS_MAX

@@ -90,6 +90,10 @@ TURN_SERVING_S: Final = 0.001
 """Time of one connection in it before the others have their turns, unless a single request takes
 longer: a client that comes when fifty have just begun waits for one turn of each."""
 
+TASK_SERVING_S: Final = 0.0005
+"""What a request that goes on as a task is charged in advance, as much as many take: the loop runs
+all tasks that were made in an iteration before the next one, so there must not be hundreds."""
+
 UNSENT_ANSWER_BYTES_MAX: Final = MIB
 """Answers that a connection has not taken, whether in order or behind one that is not ready: at
 that it is not read from, and what it sent before is not served."""

@@ -12,6 +12,7 @@ from functools import partial
 from millstream.broker.groups.calls import group_code, groups_of, response_of
 from millstream.broker.requests.context import Context
 from millstream.model.errors import OperatingError
+from millstream.runtime.scheduler import YieldCounter
 from millstream.shards.errors import NotCoordinator
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -23,6 +24,7 @@ async def handle(context: Context, request: ListGroupsRequest) -> ListGroupsResp
     coordinator = groups_of(context).loaded
     if coordinator is None:
         return response
+    pace = YieldCounter()
     for index in coordinator.shards.indexes:
         found = await response_of(partial(coordinator.list_groups, index=index), context, request)
         if isinstance(found, NotCoordinator):
@@ -30,7 +32,8 @@ async def handle(context: Context, request: ListGroupsRequest) -> ListGroupsResp
         if isinstance(found, OperatingError):
             return failed(request, group_code(found), context.version)
         response.groups += found
-        await asyncio.sleep(0)
+        if pace.is_due(1 + len(found)):
+            await asyncio.sleep(0)
     return response
 
 

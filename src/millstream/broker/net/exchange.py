@@ -26,6 +26,7 @@ from millstream.kernels.slots import SlotTable
 from millstream.model.limits import (
     ITERATION_SERVING_S,
     REQUEST_MEMORY_BYTES,
+    TASK_SERVING_S,
     TURN_SERVING_S,
 )
 from millstream.observe.api_counters import ApiCounters
@@ -274,6 +275,10 @@ class Exchange:
         self._waiting.add(peer)
         if not self._is_awake:
             self._schedule()
+
+    def charge_task(self) -> None:
+        """A request goes on as a task, which the loop runs before it looks at the sockets again."""
+        self._left_s -= TASK_SERVING_S
 
     def on_closing(self, peer: ClientPeer) -> None:
         self.closing.add(peer)

@@ -1,7 +1,7 @@
 """Requests that wait for something run as tasks, all of which end with the broker."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from millstream.model.errors import without_frames
@@ -15,7 +15,9 @@ log = get_logger("millstream.broker.requests.tasks")
 class TaskScope:
     """A group of tasks that do not end each other: a failed request affects only its client."""
 
-    def __init__(self, client_log: ClientLog) -> None:
+    def __init__(self, client_log: ClientLog, on_spawn: Callable[[], None] | None = None) -> None:
+        """`on_spawn` is called for every task: its time is not that of the one who spawns it."""
+        self._on_spawn = on_spawn
         self._client_log = client_log
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -25,6 +27,8 @@ class TaskScope:
         if self._is_closed:
             work.close()
             return
+        if self._on_spawn is not None:
+            self._on_spawn()
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -18,7 +18,7 @@ from millstream.kernels.epoll_shell import REQUESTS, EpollShell
 from millstream.kernels.slots import SlotTable
 from millstream.model.ids import BrokerId
 from millstream.model.invariant import InvariantViolated
-from millstream.model.limits import ITERATION_SERVING_S, MIB
+from millstream.model.limits import ITERATION_SERVING_S, MIB, TASK_SERVING_S
 from millstream.observe.api_counters import ApiCounters
 from millstream.testing.sim.clock import ManualClock
 from millstream.wire.api_keys import ApiKey
@@ -76,12 +76,16 @@ class World:
         self.epoll = EpollShell(self.table)
         self.sockets: list[socket.socket] = []
         self.handled: list[Peer] = []
+        self.request_ms = REQUEST_MS
+        self.tasks_per_request = 0
         self._number = 0
 
     def handle(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
         """In place of dispatch."""
         del body
-        self.clock.advance(REQUEST_MS)
+        self.clock.advance(self.request_ms)
+        for _ in range(self.tasks_per_request):
+            self.exchange.charge_task()
         self.handled.append(peer)
         peer.send_answer(facts.number, [b"answer"])
 
@@ -240,3 +244,15 @@ def test_connection_that_ends_while_it_waits_has_no_turn(world: World) -> None:
     while world.soon:
         world.next_iteration()
     assert set(world.handled) == {*peers} - {gone}
+
+
+def test_requests_that_go_on_as_tasks_are_charged_in_advance(world: World) -> None:
+    """The loop runs all tasks of an iteration before the next: hundreds would be a stall."""
+    world.request_ms = 0
+    world.tasks_per_request = 1
+    peers = [world.connect() for _ in range(50)]
+    tasks_max = round(ITERATION_SERVING_S / TASK_SERVING_S)
+    assert len(world.receive(peers, requests=10)) <= tasks_max + 1
+    while world.soon:
+        assert len(world.next_iteration()) <= tasks_max + 1
+    assert Counter(world.handled) == dict.fromkeys(peers, 10)
