@@ -34,7 +34,7 @@ from millstream.wire.messages.list_config_resources import (
 pytestmark = pytest.mark.interop
 
 DEFAULT = 5
-OTHER_DEFAULTS = {"log.dir", "node.id", "socket.send.buffer.bytes"}
+OTHER_DEFAULTS = {"log.dir", "node.id", "queued.max.request.bytes", "socket.send.buffer.bytes"}
 """Ours on purpose; the documentation says why."""
 READ_AT_START = {"listeners", "listener.security.protocol.map", "log.cleaner.dedupe.buffer.size"}
 """Dynamic in Kafka."""
