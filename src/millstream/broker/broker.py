@@ -70,6 +70,7 @@ from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import Randomness, system_randomness
 from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
 from millstream.runtime.serving_clock import ServingClock
+from millstream.runtime.timers import LoopTimers
 from millstream.storage.config import LogConfig
 from millstream.storage.manager.log_manager import LogManager, StartReport, StorageDependencies
 
@@ -107,17 +108,8 @@ class BrokerDependencies:
     """Of clients, whatever the settings allow."""
     metrics_port: int | None = None
     """Where metrics are served if the settings have no port; a free port if this one is taken."""
-
-
-class LoopTimers:
-    """The running loop's timers, for delayed operations."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
-        self._loop = loop
-        self.monotonic_s: Callable[[], float] = clock.monotonic_s
-
-    def call_later(self, delay_s: float, callback: Any, *arguments: Any) -> asyncio.TimerHandle:
-        return self._loop.call_later(delay_s, callback, *arguments)
+    return_memory: Callable[[], None] = lambda: None
+    """Gives memory that is free back to the system."""
 
 
 class Broker:
@@ -163,6 +155,7 @@ class Broker:
                 after_write=self._wake_readers,
                 on_read_error=self.logs.on_read_error,
                 client_log=self._client_log,
+                return_memory=dependencies.return_memory,
             ),
         )
         self.cluster = self._make_cluster(dispatch) if self._is_in_cluster else None

@@ -129,6 +129,7 @@ async def _serve(configs: BrokerConfigs, starter: Starter) -> int:
             open_files_max=files,
             connections_max=descriptors.connections_max(limit, files),
             metrics_port=starter.metrics_port,
+            return_memory=_return_memory,
         )
         broker = Broker(configs, dependencies)
         if not await _start(broker, stop.event):
@@ -185,6 +186,12 @@ def _tune_allocator() -> None:
     from millstream.runtime import memory
 
     memory.return_large_blocks()
+
+
+def _return_memory() -> None:
+    from millstream.runtime import memory
+
+    memory.return_free_pages()
 
 
 @contextmanager

@@ -20,3 +20,12 @@ def return_large_blocks() -> None:
     """
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, OWN_MAPPING_BYTES_MIN)
+
+
+def return_free_pages() -> None:
+    """Give free pages inside the heap back to the system: about 0.1 ms for each MiB of them.
+
+    Smaller blocks than the large ones share the heap, which only shrinks from its end by itself.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from kits.broker.topic_handlers_kit import INSIDE, Desk, _Peer
-from millstream.broker.broker import LoopTimers
 from millstream.broker.groups.service import OFFSETS_TOPIC, GroupService, GroupServiceDependencies
 from millstream.broker.requests.context import Context, RequestFacts
 from millstream.broker.requests.registry import SERVED, load
@@ -14,6 +13,7 @@ from millstream.broker.requests.topic_changes import topic_defaults
 from millstream.controller.image import ImageChange
 from millstream.controller.topics import NewTopic
 from millstream.runtime.scheduler import CooperativeScheduler, run_blocking
+from millstream.runtime.timers import LoopTimers
 from millstream.testing.sim.background import InlineBackground
 from millstream.testing.sim.clock import ManualClock, SimClock
 from millstream.wire.api_keys import ApiKey

@@ -71,6 +71,8 @@ class ExchangeHooks:
     """The broker's; without it the exchange has its own."""
     memory: RequestMemory | None = None
     """The budget for what requests take; without it one of the default size."""
+    return_memory: Callable[[], None] = _nothing
+    """Gives memory that is free back to the system, after requests have released much."""
 
 
 class Exchange:
@@ -110,7 +112,7 @@ class Exchange:
         self.on_read_error = hooks.on_read_error
         self._call_soon = call_soon
         memory = hooks.memory or RequestMemory(REQUEST_MEMORY_BYTES)
-        self.held = HeldMemory(self, memory)
+        self.held = HeldMemory(self, memory, hooks.return_memory)
         self._counted = (0, 0, 0, 0)
         """The table's counters as last added to the metrics."""
         self._take_ready = take_ready or table.take_ready

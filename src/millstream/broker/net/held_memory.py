@@ -37,6 +37,13 @@ GRACE_S: Final = 1.0
 GRANTS_MAX: Final = 4
 """Requests that waited for memory and are served in one iteration: each takes up to 2 ms."""
 
+RELEASED_SHARE: Final = 32
+"""When requests have released this part of the budget, 16 MiB by default, the heap's free pages are
+returned to the system."""
+
+RETURN_INTERVAL_S: Final = 5.0
+"""No more often: a heap of 500 MiB takes some 50 ms, in which no client is served."""
+
 RECOUNT_INTERVAL_S: Final = 0.05
 """Requests that are served without Python are noticed so late, while others wait for memory."""
 
@@ -44,13 +51,18 @@ RECOUNT_INTERVAL_S: Final = 0.05
 class HeldMemory:
     """One per exchange. All methods run on the loop's thread."""
 
-    def __init__(self, exchange: "Exchange", memory: RequestMemory) -> None:
+    def __init__(
+        self, exchange: "Exchange", memory: RequestMemory, return_memory: Callable[[], None]
+    ) -> None:
+        """`return_memory`: gives what is free back to the system."""
         self.memory = memory
         self._exchange = exchange
         self._holders: dict[ClientPeer, None] = {}
         """Connections whose input or answers are counted."""
         self._is_action_due = False
         self._recounted_s = 0.0
+        self._return_memory = return_memory
+        self._returned_s = exchange.now_s
         self._granted_count = 0
         """As of the last sweep."""
 
@@ -211,7 +223,16 @@ class HeldMemory:
         self._granted_count = memory.granted_count
         if memory.excess_bytes > 0:
             self._close_small(every)
+        self._return_released()
         self._act_soon()
+
+    def _return_released(self) -> None:
+        now_s = self._exchange.now_s
+        if now_s - self._returned_s < RETURN_INTERVAL_S:
+            return
+        if self.memory.take_released_bytes(self.memory.budget_bytes // RELEASED_SHARE):
+            self._returned_s = now_s
+            self._return_memory()
 
     def _close_overdue(self, peers: list["ClientPeer"]) -> None:
         overdue = set(map(id, self.memory.overdue(self._exchange.now_s)))

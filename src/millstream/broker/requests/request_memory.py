@@ -123,6 +123,8 @@ class RequestMemory:
         self.budget_bytes = budget_bytes
         self._charged = 0
         self._small_bytes = 0
+        self._charged_max = 0
+        """Since `take_released_bytes` last returned something."""
         self._lasting: Callable[[], int] = _none
         self._decompressed: Callable[[], int] = _none
         self._queues: dict[str, deque[Waiter]] = {}
@@ -166,16 +168,19 @@ class RequestMemory:
         """What the connection has received and was not served."""
         self._charged += size_bytes - account.input_bytes
         account.input_bytes = size_bytes
+        self._charged_max = max(self._charged_max, self._charged)
 
     def set_answers(self, account: Account, size_bytes: int) -> None:
         """What it has not taken."""
         self._charged += size_bytes - account.answer_bytes
         account.answer_bytes = size_bytes
+        self._charged_max = max(self._charged_max, self._charged)
 
     def add_request(self, account: Account, size_bytes: int) -> None:
         """A request is being served; with a negative size, it no longer is."""
         self._charged += size_bytes
         account.request_bytes += size_bytes
+        self._charged_max = max(self._charged_max, self._charged)
         invariant(
             account.request_bytes >= 0 <= self._charged,
             "I-37 memory of a request was released twice",
@@ -209,6 +214,14 @@ class RequestMemory:
         self.set_answers(account, 0)
         if not is_served:
             self.add_request(account, -account.request_bytes)
+
+    def take_released_bytes(self, at_least: int) -> int:
+        """How far the charges are below their highest, if so much; each release counts once."""
+        released = self._charged_max - self._charged
+        if released < at_least:
+            return 0
+        self._charged_max = self._charged
+        return released
 
     # -- waiting ---------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ class World:
         self.ended: list[ClientPeer] = []
         self.peers: list[Peer] = []
         self.soon: list[Callable[[], None]] = []
+        self.returned_count = 0
         self.memory = RequestMemory(BUDGET)
         self.exchange = Exchange(
             self.table,
@@ -59,8 +60,11 @@ class World:
             ApiCounters(),
             self.ended.append,
             call_soon=self.soon.append,
-            hooks=ExchangeHooks(memory=self.memory),
+            hooks=ExchangeHooks(memory=self.memory, return_memory=self._return_memory),
         )
+
+    def _return_memory(self) -> None:
+        self.returned_count += 1
 
     def handle(self, peer: ClientPeer, facts: Any, body: memoryview) -> None:
         """In place of dispatch."""
@@ -332,3 +336,27 @@ def test_who_is_muted_for_two_reasons_waits_for_both(world: World) -> None:
     peer.unmute()
     assert peer.core.unsent_bytes == 0
     assert bool(peer._is_reading)
+
+
+def test_memory_is_returned_once_after_much_was_released(world: World) -> None:
+    """Released blocks that share the heap with others stay resident until then."""
+    holder = world.connect()
+    world.hold(holder, 4 * MIB)
+    world.sweep(10)
+    assert world.returned_count == 0
+    holder.abort("gone", Cause.PROTOCOL)
+    world.sweep()
+    assert world.returned_count == 1
+    world.sweep(10)
+    assert world.returned_count == 1
+
+
+def test_memory_is_not_returned_after_little_or_too_often(world: World) -> None:
+    for size, expected in ((100 * KIB, 0), (4 * MIB, 1), (4 * MIB, 1)):
+        holder = world.connect()
+        world.hold(holder, size)
+        holder.abort("gone", Cause.PROTOCOL)
+        world.sweep(1 if expected else 10)
+        assert world.returned_count == expected
+    world.sweep(10)
+    assert world.returned_count == 2
