@@ -18,10 +18,11 @@ from bench import (
     broker_scale,
     broker_start,
 )
-from bench.broker_generators import CannotBuildError, build
+from bench.broker_generators import build
 from bench.broker_systems import Systems, page_cache_seconds_per_gb, running
 from bench.broker_wire import create_topic, delete_topics
 from bench.measure import Row, fact
+from millstream.testing.peers.runtimes import MissingRuntimeError
 
 GROUPS: dict[str, Callable[[Systems], list[Row]]] = {
     "requests": broker_requests.measure,
@@ -41,7 +42,7 @@ WARM_UP_SECONDS = 5.0
 def measure() -> list[Row]:
     try:
         build()
-    except CannotBuildError as error:
+    except MissingRuntimeError as error:
         sys.exit(f"bench: {error}")
     chosen = os.environ.get("CELLS", ",".join(GROUPS)).split(",")
     Path("build").mkdir(exist_ok=True)

@@ -10,16 +10,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from millstream.testing.peers.runtimes import MissingRuntimeError, install_packages
+
 SOURCES = Path(__file__).parent / "generators"
 BUILT = Path("build/bench")
 LIBRARY = "librdkafka"
 PACKAGES = ("gcc", "libc6-dev", "librdkafka-dev", "pkg-config")
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread")
 RUN_TIMEOUT_S = 600
-
-
-class CannotBuildError(RuntimeError):
-    """No compiler or no library; the message says what to install."""
 
 
 def missing() -> str | None:
@@ -32,14 +30,16 @@ def missing() -> str | None:
 
 
 def build(directory: Path = BUILT) -> Path:
-    """Build the generators that are older than their source; as root, install what is missing."""
+    """Build the generators that are older than their source; as root, install what is missing.
+
+    Raises MissingRuntimeError.
+    """
+    if missing() is not None:
+        install_packages(PACKAGES, lambda: missing() is None)
     lacking = missing()
-    if lacking is not None and os.geteuid() == 0 and shutil.which("apt-get"):
-        _install()
-        lacking = missing()
     if lacking is not None:
         needed = " ".join(PACKAGES)
-        raise CannotBuildError(f"{lacking} is not installed (Debian: apt-get install {needed})")
+        raise MissingRuntimeError(f"{lacking} is not installed (Debian: apt-get install {needed})")
     directory.mkdir(parents=True, exist_ok=True)
     for source in sorted(SOURCES.glob("*.c")):
         _compile(source, directory / source.stem)
@@ -72,22 +72,10 @@ def _compile(source: Path, target: Path) -> None:
     partial.replace(target)
 
 
-def _install() -> None:
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for arguments in (["update"], ["install", "-y", "--no-install-recommends", *PACKAGES]):
-        subprocess.run(
-            ["apt-get", "-q", *arguments],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-
-
 def main() -> None:
     try:
         print(f"generators: {build()}")
-    except CannotBuildError as error:
+    except MissingRuntimeError as error:
         raise SystemExit(f"generators: {error}") from None
 
 

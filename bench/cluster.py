@@ -18,13 +18,14 @@ from bench import (
     cluster_start,
 )
 from bench.broker_cells import QUICK
-from bench.broker_generators import CannotBuildError, build
+from bench.broker_generators import build
 from bench.broker_produce import Shape, produce
 from bench.broker_requests import send
 from bench.broker_systems import page_cache_seconds_per_gb
 from bench.broker_wire import create_topic, delete_topics
 from bench.cluster_systems import Clusters, running
 from bench.measure import Row, fact
+from millstream.testing.peers.runtimes import MissingRuntimeError
 
 GROUPS: dict[str, Callable[[Clusters], list[Row]]] = {
     "produce": cluster_produce.measure,
@@ -46,7 +47,7 @@ WARM_UP_SECONDS = 2.0 if QUICK else 5.0
 def measure() -> list[Row]:
     try:
         build()
-    except CannotBuildError as error:
+    except MissingRuntimeError as error:
         sys.exit(f"bench: {error}")
     chosen = os.environ.get("CELLS", ",".join([*GROUPS, *EXCLUSIVE])).split(",")
     unknown = [name for name in chosen if name not in {**GROUPS, **EXCLUSIVE}]

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from bench import groups_commits, groups_loading, groups_members
-from bench.broker_generators import CannotBuildError, build
+from bench.broker_generators import build
 from bench.broker_systems import Systems, running
 from bench.measure import Row
+from millstream.testing.peers.runtimes import MissingRuntimeError
 
 CELLS: Final[dict[str, Callable[[Systems], list[Row]]]] = {
     "commits": groups_commits.measure,
@@ -33,7 +34,7 @@ SETTINGS: Final = {
 def measure() -> list[Row]:
     try:
         build()
-    except CannotBuildError as error:
+    except MissingRuntimeError as error:
         sys.exit(f"bench: {error}")
     chosen = os.environ.get("CELLS", ",".join(CELLS)).split(",")
     Path("build").mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ from bench.broker_cells import (
     sample,
     speed_row,
 )
-from bench.broker_generators import CannotBuildError, build, missing, run
+from bench.broker_generators import build, run
 from bench.broker_produce import SPEED_AT_LEAST, shapes
 from bench.broker_report import markdown
 from bench.broker_systems import System, Systems, cpu_seconds
@@ -32,10 +32,9 @@ from bench.broker_wire import Topic, create_topic, error_position, produce_answe
 from bench.measure import Spread, fact
 
 from millstream.testing import BrokerThread
+from millstream.testing.peers.runtimes import MissingRuntimeError, missing_is_skipped
 
 TOPIC = Topic("t", uuid.UUID(int=7), 2)
-
-can_build = pytest.mark.skipif(missing() is not None, reason=f"{missing()} is not installed")
 
 
 class Pretended:
@@ -185,16 +184,16 @@ def test_without_library_or_permission_one_line_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("bench.broker_generators.missing", lambda: "librdkafka")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with pytest.raises(CannotBuildError, match=r"apt-get install .*librdkafka-dev"):
+    with pytest.raises(MissingRuntimeError, match=r"apt-get install .*librdkafka-dev"):
         build(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("generators"))
+    with missing_is_skipped():
+        return build(tmp_path_factory.mktemp("generators"))
 
 
-@can_build
 def test_generators_build_without_a_warning_and_name_their_arguments(built: Path) -> None:
     sources = {source.stem for source in Path(broker.__file__).parent.glob("generators/*.c")}
     assert sources == {program.name for program in built.iterdir()}
@@ -204,7 +203,6 @@ def test_generators_build_without_a_warning_and_name_their_arguments(built: Path
         assert told.stderr.startswith(f"usage: {program.name} ")
 
 
-@can_build
 def test_requests_go_through_the_frames_in_turn(built: Path) -> None:
     frames = [produce_frame(TOPIC, index) for index in range(TOPIC.partitions)]
     with answering(error_code=0) as (port, seen):
@@ -215,7 +213,6 @@ def test_requests_go_through_the_frames_in_turn(built: Path) -> None:
     ]
 
 
-@can_build
 def test_an_error_code_in_an_answer_ends_the_generator(built: Path) -> None:
     with (
         answering(error_code=3) as (port, _seen),
@@ -224,7 +221,6 @@ def test_an_error_code_in_an_answer_ends_the_generator(built: Path) -> None:
         requests(built, port, produce_frame(TOPIC))
 
 
-@can_build
 def test_generators_and_a_broker_agree_on_what_was_produced(built: Path) -> None:
     count = 2_000
     with BrokerThread() as broker_thread:

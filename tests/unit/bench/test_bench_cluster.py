@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from bench import cluster, cluster_failover, cluster_replication
-from bench.broker_generators import build, missing
+from bench.broker_generators import build
 from bench.broker_wire import create_topic, leader_address
 from bench.cluster_produce import shapes
 from bench.cluster_systems import MillstreamCluster
@@ -13,8 +13,7 @@ from bench.cluster_wire import PartitionView, view_of, wait_for, wait_in_sync
 
 from millstream.testing import BrokerThread
 from millstream.testing.peers.kafka import node_configs
-
-can_build = pytest.mark.skipif(missing() is not None, reason=f"{missing()} is not installed")
+from millstream.testing.peers.runtimes import missing_is_skipped
 
 
 def test_the_groups_are_those_of_the_goals() -> None:
@@ -129,11 +128,12 @@ def test_the_victim_leads_and_is_the_controller_or_is_not(
     assert cluster_failover.choose(scene, topic, is_controller=is_controller) == expected
 
 
-@can_build
 def test_the_longest_gap_is_what_was_seen_since_the_watch_began_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_failover, "BUILT", build(tmp_path / "generators"))
+    with missing_is_skipped():
+        built = build(tmp_path / "generators")
+    monkeypatch.setattr(cluster_failover, "BUILT", built)
     with BrokerThread() as broker:
         topic = create_topic(broker.bootstrap_servers, 1)
         scene: Any = _Counted({}, 0)

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -41,9 +41,9 @@ def find_runtime(name: str) -> Path:
     Raises MissingRuntimeError.
     """
     found = shutil.which(name)
-    if found is None and name in APT_PACKAGES and _may_install():
-        with file_lock(Path(tempfile.gettempdir()) / "millstream-apt.lock"):
-            found = shutil.which(name) or _install(name)
+    if found is None and name in APT_PACKAGES:
+        install_packages((APT_PACKAGES[name],), lambda: shutil.which(name) is not None)
+        found = shutil.which(name)
     if found is None:
         package = APT_PACKAGES.get(name, name)
         raise MissingRuntimeError(f"{name} is not installed (Debian: apt-get install {package})")
@@ -52,30 +52,44 @@ def find_runtime(name: str) -> Path:
 
 def require_runtime(*names: str) -> None:
     """In a test: skip with the reason when a program is missing; fail with CI=true."""
+    with missing_is_skipped():
+        for name in names:
+            find_runtime(name)
+
+
+@contextmanager
+def missing_is_skipped() -> Iterator[None]:
+    """In a test: MissingRuntimeError skips it, with the reason; with CI=true it fails."""
     import pytest
 
     try:
-        for name in names:
-            find_runtime(name)
+        yield
     except MissingRuntimeError as missing:
         if os.environ.get("CI") == "true":
             pytest.fail(str(missing), pytrace=False)
         pytest.skip(str(missing))
 
 
+def install_packages(packages: Sequence[str], is_there: Callable[[], bool]) -> None:
+    """With apt-get, where we are root and there is one; by one process at a time."""
+    if not _may_install():
+        return
+    with file_lock(Path(tempfile.gettempdir()) / "millstream-apt.lock"):
+        if not is_there():
+            _run_apt_get("update")
+            _run_apt_get("install", "-y", "--no-install-recommends", *packages)
+
+
 def _may_install() -> bool:
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
-def _install(name: str) -> str | None:
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for arguments in (["update"], ["install", "-y", "--no-install-recommends", APT_PACKAGES[name]]):
-        subprocess.run(  # noqa: S603 - our own arguments
-            ["apt-get", "-q", *arguments],  # noqa: S607 - root's own PATH finds apt-get
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=INSTALL_TIMEOUT_S,
-            check=False,
-        )
-    return shutil.which(name)
+def _run_apt_get(*arguments: str) -> None:
+    subprocess.run(  # noqa: S603 - our own arguments
+        ["apt-get", "-q", *arguments],  # noqa: S607 - root's own PATH finds apt-get
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=INSTALL_TIMEOUT_S,
+        check=False,
+    )
