@@ -96,7 +96,7 @@ def _run(attack: Attack, directory: Path) -> Figures:
     try:
         probe.spawn()
         attacker.start()
-        return _measure(broker, attacker, ProbeReader(history))
+        return _measure(broker, attacker, ProbeReader(history, PARTITIONS))
     finally:
         attacker.close()
         probe.close()

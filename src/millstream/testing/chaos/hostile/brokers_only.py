@@ -76,7 +76,7 @@ class _Known:
             self._read_metadata(connection)
         with noted(scene.outcome), Connection(self.controller_address) as connection:
             answer = connection.call(PullMetadataRequest(broker_id=1), 0)
-            self.epochs = {one.broker_id: one.epoch for one in answer.brokers}
+            self.epochs = {one.broker_id: one.epoch for one in answer.brokers or []}
 
     @property
     def controller_address(self) -> str:

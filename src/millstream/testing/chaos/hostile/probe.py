@@ -2,16 +2,18 @@
 
     python -m millstream.testing.chaos.hostile.probe JSON
 
-One record at a time with acks=all, to the partitions of a topic by turns, due at a steady rate. A
-time counts from the moment a record was *due*: while a broker stalls, those that should have been
-sent meanwhile are late too, and are not left out of the percentiles. A record is sent again until
-it is acknowledged. One line of JSON for each to `history`; runs until its standard input ends.
+To each partition of a topic one record at a time with acks=all, due at a steady rate; partitions do
+not wait for each other, as with any producer. A time counts from the moment a record was *due*:
+while a broker stalls, those that should have been sent meanwhile are late too, and are not left out
+of the percentiles. A record is sent again until it is acknowledged. One line of JSON for each to
+`history`; runs until its standard input ends.
 """
 
 import json
 import sys
 import threading
 import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +30,7 @@ from millstream.wire.messages.produce import (
 )
 
 PER_S: Final = 60.0
+"""To all partitions together."""
 ATTEMPT_S: Final = 10.0
 """For one answer: longer than any stall that should be measured as one."""
 PAUSE_S: Final = 0.02
@@ -50,30 +53,30 @@ class ProbeTask:
 
 
 class Probe:
-    """One connection per broker, as a real client has them."""
+    """The records of one partition, with a connection per broker."""
 
-    def __init__(self, task: ProbeTask, lines: HistoryWriter) -> None:
+    def __init__(self, task: ProbeTask, partition: int, lines: HistoryWriter) -> None:
         self._task = task
+        self._partition = partition
         self._lines = lines
         self._leaders: dict[int, str] = {}
         self._connections: dict[str, Connection] = {}
 
     def run(self, is_over: threading.Event) -> None:
-        number, due_s = 0, time.monotonic()
-        while not is_over.is_set():
-            time.sleep(max(0.0, due_s - time.monotonic()))
-            failures = self._produce(number % self._task.partitions, is_over)
+        due_s = time.monotonic() + self._partition / PER_S
+        while not is_over.wait(max(0.0, due_s - time.monotonic())):
+            failures = self._produce(is_over)
             took_s = time.monotonic() - due_s
-            self._lines.write("probe", at=due_s, s=round(took_s, 6), failures=failures)
-            number += 1
-            due_s += 1 / PER_S
+            figures = {"p": self._partition, "at": due_s, "s": round(took_s, 6)}
+            self._lines.write("probe", **figures, failures=failures)
+            due_s += self._task.partitions / PER_S
 
-    def _produce(self, partition: int, is_over: threading.Event) -> int:
+    def _produce(self, is_over: threading.Event) -> int:
         """Until it is acknowledged; the number of attempts that failed."""
         failures = 0
         while not is_over.is_set():
             try:
-                code = self._attempt(partition)
+                code = self._attempt()
             except OSError:
                 self._forget()
                 code = None
@@ -84,7 +87,8 @@ class Probe:
             time.sleep(PAUSE_S)
         return failures
 
-    def _attempt(self, partition: int) -> ErrorCode:
+    def _attempt(self) -> ErrorCode:
+        partition = self._partition
         if partition not in self._leaders:
             self._find_leaders()
         address = self._leaders.get(partition)
@@ -138,10 +142,14 @@ def main(arguments: list[str]) -> int:
     lines = HistoryWriter(Path(task.history))
     is_over = threading.Event()
     threading.Thread(target=_end_of_input, args=(is_over,), daemon=True).start()
-    try:
-        Probe(task, lines).run(is_over)
-    finally:
-        lines.close()
+    with ThreadPoolExecutor(task.partitions) as lanes:
+        probes = [Probe(task, partition, lines) for partition in range(task.partitions)]
+        running = [lanes.submit(one.run, is_over) for one in probes]
+        wait(running, return_when=FIRST_EXCEPTION)
+        is_over.set()
+    lines.close()
+    for one in running:
+        one.result()
     return 0
 
 

@@ -40,7 +40,7 @@ class HostileScene:
         self._attacker = self.cluster.world.add("attacker")
         self._attacks = 0
         history = root / "probe.jsonl"
-        self._probe_reader = ProbeReader(history)
+        self._probe_reader = ProbeReader(history, self.cluster.partitions)
         self._probe: ProbeProcess | None = None
         self._history = history
         self._before: dict[str, int] = {}

@@ -100,9 +100,12 @@ def waits_of(samples: Sequence[tuple[float, float, int]]) -> Waits:
 class ProbeReader:
     """What the probe has written so far."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, partitions: int) -> None:
         self._path = path
+        self._partitions = partitions
         self._end = 0
+        self._passed_s: dict[int, float] = {}
+        """By partition: due then, and acknowledged."""
         self.samples: list[tuple[float, float, int]] = []
 
     def take(self) -> None:
@@ -115,12 +118,13 @@ class ProbeReader:
         self._end += whole
         for line in data[:whole].splitlines():
             one = json.loads(line)
+            self._passed_s[one["p"]] = one["at"]
             self.samples.append((one["at"], one["s"], one["failures"]))
 
     def has_passed(self, at_s: float) -> bool:
         """Whether everything that was due until then has its answer."""
         self.take()
-        return bool(self.samples) and self.samples[-1][0] >= at_s
+        return len(self._passed_s) == self._partitions and min(self._passed_s.values()) >= at_s
 
     def between(self, begin_s: float, end_s: float) -> list[tuple[float, float, int]]:
         return [one for one in self.samples if begin_s <= one[0] <= end_s]
