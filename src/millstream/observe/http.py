@@ -303,7 +303,11 @@ class HttpConnection(asyncio.Protocol):
         """
         if self in self._server.connections and not self._has_peer_ended:
             is_taken = not self._transport.get_write_buffer_size()
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:
+                self.abort()  # it is gone, and the loop has yet to say so
+                return
             self._transport.resume_reading()
             self._expect(LINGER_S if is_taken else REQUEST_S)
         else:

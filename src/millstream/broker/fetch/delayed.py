@@ -51,13 +51,11 @@ class DelayedFetch:
         "_reader",
     )
 
-    def __init__(
-        self, context: Context, reader: FetchReader, answer: AnswerFetch, *, min_bytes: int
-    ) -> None:
+    def __init__(self, context: Context, reader: FetchReader, answer: AnswerFetch) -> None:
         self._context = context
         self._reader = reader
         self._answer = answer
-        self._min_bytes = min_bytes
+        self._min_bytes = reader.min_bytes
         self._bytes_of: dict[Cursor, int] = {}
         self._bytes_seen = 0
         self._is_over = False
@@ -70,8 +68,10 @@ class DelayedFetch:
         """`found` is what was read so far: not enough."""
         if self._min_bytes > ANY_RECORDS_BYTES:
             for one in found:
-                self._bytes_seen += one.data.size_bytes
-                self._bytes_of[one.cursor] = one.data.size_bytes
+                size = one.data.size_bytes
+                if size:
+                    self._bytes_seen += size
+                    self._bytes_of[one.cursor] = size
         is_follower = self._reader.is_follower
         for cursor in self._reader.round.cursors:
             replica = cursor.replica

@@ -8,10 +8,12 @@ advances.
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from millstream.broker.fetch.closest_replica import replica_selector
 from millstream.broker.fetch.request import INITIAL_SESSION_EPOCH, NO_SESSION_ID, FetchParams
 from millstream.broker.fetch.sessions import UNKNOWN, Cursor, FetchRound, Found, next_epoch
 from millstream.broker.requests.context import RequestFacts
 from millstream.broker.requests.error_codes import code_of
+from millstream.broker.requests.services import Services
 from millstream.kernels.compression import Codec
 from millstream.kernels.fetch import cursors_to_read, cursors_to_read_for_follower, tail_frame
 from millstream.model.errors import (
@@ -43,6 +45,12 @@ TAKEN_BYTES_MAX: Final = 16 * KIB
 _FIRST_WITH_STORAGE_ERROR: Final = 6
 FIRST_MODERN: Final = 10
 """The first version with zstd: from here on no answer depends on the version."""
+
+
+def reader_of(services: Services, round_: FetchRound, bytes_max: int) -> "FetchReader":
+    """For a request that was just begun; `bytes_max` is the broker's limit."""
+    select = replica_selector(services, round_.params) if round_.params.rack_id else None
+    return FetchReader(services.partitions, round_, bytes_max=bytes_max, select=select)
 
 
 class FetchReader:
@@ -91,8 +99,17 @@ class FetchReader:
         self.throttle_wait_s = 0.0
         """How long the throttle delays records of a follower that catches up."""
 
+    @property
+    def min_bytes(self) -> int:
+        """What the client waits for; no more than one answer may have."""
+        return min(self._params.min_bytes, self.bytes_max)
+
     def read(self) -> list[Found]:
         """Read all cursors but those that certainly have nothing new."""
+        return [self.read_next(cursor) for cursor in self.begin()]
+
+    def begin(self) -> list[Cursor]:
+        """The cursors to read, in this order, by `read_next`."""
         session = self.round.session
         if session is not None:
             generation = self._partitions.generation
@@ -101,19 +118,19 @@ class FetchReader:
                 for cursor in self.round.cursors:
                     cursor.replica = cursor.slot = None
                     cursor.visible_end = UNKNOWN
-        found: list[Found] = []
         self._bytes_left, self._is_first = self.bytes_max, True
         cursors = self.round.cursors
-        for cursor in (
+        return (
             cursors_to_read_for_follower(cursors) if self.is_follower else cursors_to_read(cursors)
-        ):
-            one = self._read_one(cursor)
-            found.append(one)
-            size = one.data.size_bytes
-            if size:
-                self._is_first = False
-                self._bytes_left = max(0, self._bytes_left - size)
-        return found
+        )
+
+    def read_next(self, cursor: Cursor) -> Found:
+        one = self._read_one(cursor)
+        size = one.data.size_bytes
+        if size:
+            self._is_first = False
+            self._bytes_left = max(0, self._bytes_left - size)
+        return one
 
     def tail_frame(self, facts: RequestFacts) -> bytes | None:
         """The whole answer, if it is the newest records of one partition and nothing else.

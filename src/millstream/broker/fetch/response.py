@@ -12,6 +12,7 @@ from millstream.broker.fetch.sessions import Found, RoundAnswer
 from millstream.broker.requests.advertised_brokers import LeaderHint
 from millstream.broker.requests.context import AnswerPart
 from millstream.kernels.fetch import answer_frame
+from millstream.runtime.scheduler import StepGenerator, chunked, run_blocking
 from millstream.storage.segments.txn_index import AbortedTransaction
 from millstream.wire.primitives import (
     write_compact_length,
@@ -43,11 +44,23 @@ NO_HINTS: Final[Hints] = {}
 
 def encode(version: int, answer: RoundAnswer, hints: Hints = NO_HINTS) -> list[AnswerPart]:
     """The body: bytes, and a range wherever there are records."""
+    return run_blocking(encode_steps(version, answer, hints))
+
+
+def encode_steps(
+    version: int, answer: RoundAnswer, hints: Hints
+) -> StepGenerator[list[AnswerPart]]:
+    """The same, in steps."""
     writer = _Writer(version, hints)
     topics = _by_topic(answer.found)
     writer.top(answer, len(topics))
     for topic, partitions in topics:
-        writer.topic(topic, partitions)
+        writer.topic(topic, len(partitions))
+        for chunk in chunked(partitions):
+            for one in chunk:
+                writer.partition(one)
+            yield None
+        writer.topic_end()
     writer.end()
     return writer.parts
 
@@ -99,7 +112,7 @@ class _Writer:
             self._out += _INT32.pack(0)
         self._count(topic_count)
 
-    def topic(self, topic: TopicKey, partitions: Sequence[Found]) -> None:
+    def topic(self, topic: TopicKey, partition_count: int) -> None:
         out = self._out
         if isinstance(topic, bytes):
             out += topic
@@ -110,13 +123,13 @@ class _Writer:
             else:
                 out += _INT16.pack(len(raw))
             out += raw
-        self._count(len(partitions))
-        for one in partitions:
-            self._partition(one)
+        self._count(partition_count)
+
+    def topic_end(self) -> None:
         if self._is_flexible:
             self._out.append(0)
 
-    def _partition(self, one: Found) -> None:
+    def partition(self, one: Found) -> None:
         out, version = self._out, self._version
         index = one.cursor.key[1]
         if version >= _FIRST_WITH_LOG_START:

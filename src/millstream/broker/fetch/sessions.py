@@ -16,6 +16,7 @@ from millstream.broker.fetch.request import (
     INITIAL_SESSION_EPOCH,
     NO_SESSION_ID,
     FetchParams,
+    FetchPartition,
     TopicKey,
 )
 from millstream.kernels import fetch as kernel
@@ -27,6 +28,7 @@ from millstream.model.limits import (
 from millstream.replication.readable import ReadableReplica
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
+from millstream.runtime.scheduler import StepGenerator, chunked
 from millstream.storage.log.reader import ReadSlice
 from millstream.storage.segments.txn_index import AbortedTransaction
 from millstream.wire.errors import ErrorCode
@@ -210,11 +212,27 @@ class FetchSessions:
         """Which partitions the request is about; the session's state follows the request."""
         if params.session_epoch not in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
             return self._begin_incremental(params)
-        if params.session_id != NO_SESSION_ID:
-            known = self._sessions.get(params.session_id)
-            if known is not None:
-                self._remove(known)
-        return FetchRound(params, _cursors_of(params).values())
+        self._close(params.session_id)
+        cursors: dict[CursorKey, Cursor] = {}
+        _add_cursors(cursors, params.partitions)
+        return FetchRound(params, cursors.values())
+
+    def begin_steps(self, params: FetchParams) -> StepGenerator[FetchRound]:
+        """The same for a request with very many partitions."""
+        if params.session_epoch not in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
+            return self._begin_incremental(params)
+        self._close(params.session_id)
+        cursors: dict[CursorKey, Cursor] = {}
+        for chunk in chunked(params.partitions):
+            _add_cursors(cursors, chunk)
+            yield None
+        return FetchRound(params, cursors.values())
+
+    def _close(self, session_id: int) -> None:
+        """A request that is outside of any session ends the one that it names."""
+        known = self._sessions.get(session_id) if session_id != NO_SESSION_ID else None
+        if known is not None:
+            self._remove(known)
 
     def _begin_incremental(self, params: FetchParams) -> FetchRound:
         session = self._sessions.get(params.session_id)
@@ -224,6 +242,8 @@ class FetchSessions:
             return FetchRound(params, error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != params.uses_topic_ids:
             return FetchRound(params, error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        if self._is_too_large(len(params.partitions), is_privileged=session.is_privileged):
+            return self._give_up(session, params)
         cursors = session.cursors
         for partition in params.partitions:
             key = partition[:2]
@@ -243,11 +263,14 @@ class FetchSessions:
         session.epoch = next_epoch(session.epoch)
         self._touch(session, self._now_ms())
         if not self._has_room_for_growth(session):
-            # Its client starts again with all partitions, and gets a session if there is room.
-            self._remove(session)
-            self.evictions += 1
-            return FetchRound(params, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return self._give_up(session, params)
         return FetchRound(params, cursors.values(), session=session)
+
+    def _give_up(self, session: FetchSession, params: FetchParams) -> FetchRound:
+        """Its client starts again with all partitions, and gets a session if there is room."""
+        self._remove(session)
+        self.evictions += 1
+        return FetchRound(params, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
     def finish(self, round_: FetchRound, found: Sequence[Found]) -> RoundAnswer:
         """What to send of what was found; a full fetch that requested a session gets one."""
@@ -381,12 +404,10 @@ def _insert(ranks: list[Rank], rank: Rank) -> None:
         ranks.insert(at, rank)
 
 
-def _cursors_of(params: FetchParams) -> dict[CursorKey, Cursor]:
+def _add_cursors(cursors: dict[CursorKey, Cursor], partitions: Sequence[FetchPartition]) -> None:
     """In the order of the request; of a partition that is named twice the last one is used."""
-    cursors: dict[CursorKey, Cursor] = {}
-    for partition in params.partitions:
+    for partition in partitions:
         cursors[partition[:2]] = Cursor(partition)
-    return cursors
 
 
 def _are_mostly_unknown(found: Sequence[Found], size: int) -> bool:

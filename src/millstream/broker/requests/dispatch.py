@@ -35,6 +35,7 @@ from millstream.runtime.fatal import end_if_fatal
 from millstream.runtime.scheduler import (
     Computation,
     CooperativeScheduler,
+    StepGenerator,
     UnfinishedSteps,
     run_blocking,
     run_first_step,
@@ -212,6 +213,23 @@ class Dispatch:
             await self._finish(context, handler, request, work)
         finally:
             self._large_produces -= is_produce
+
+    def go_on(self, context: Context, steps: StepGenerator[None]) -> None:
+        """Serve the rest of a request that has waited, in steps; they end with its answer."""
+        if self._scheduler is None:
+            run_blocking(steps)
+        else:
+            self._serve_muted(context, partial(self._end, context, steps, self._scheduler))
+
+    async def _end(
+        self, context: Context, steps: StepGenerator[None], scheduler: CooperativeScheduler
+    ) -> None:
+        try:
+            await scheduler.run(steps, name=_name_of(context))
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            end_if_fatal(error)
+            self._log_fault(context, "request failed", version=context.version, error=error)
+            context.peer.close(f"{_name_of(context)} failed: {error!r}")
 
     async def _decode_in_thread(
         self, context: Context, handler: Handler, body: memoryview, scheduler: CooperativeScheduler

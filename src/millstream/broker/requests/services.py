@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from millstream.replication.partitions import Partitions
     from millstream.runtime.clock import Clock
     from millstream.runtime.randomness import Randomness
+    from millstream.runtime.scheduler import StepGenerator
     from millstream.storage.manager.log_manager import LogManager
 
 
@@ -46,6 +47,9 @@ class Responder(Protocol):
     ) -> None: ...
 
     def answer_nothing(self, context: "Context") -> None: ...
+
+    def go_on(self, context: "Context", steps: "StepGenerator[None]") -> None:
+        """Serve the rest of a request that has waited, in steps; they end with its answer."""
 
 
 class MetadataControl(Protocol):

@@ -111,7 +111,7 @@ class HostileChaos:
             self._scene = HostileScene(self._directory / f"cluster-{self._scenes}")
             self._scene.start()
         elif not self._has_era:
-            self._scene.cluster.begin_era()
+            self._scene.begin_era()
         self._has_era = True
         return self._scene
 

@@ -65,6 +65,11 @@ class HostileScene:
         self._before = watch.now()
         watch.stop()
 
+    def begin_era(self) -> None:
+        """A new topic for the load, with leaders of its own."""
+        self.cluster.begin_era()
+        self._view = self.cluster.wait_healthy()
+
     def close(self) -> None:
         if self._probe is not None:
             self._probe.close()
