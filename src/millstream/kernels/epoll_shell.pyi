@@ -53,6 +53,9 @@ class EpollShell:
 
         The connections that need more than that: (connection, REQUESTS | WRITABLE | ENDED, error
         number). Requests of one are still in order: what is reported was not walked yet.
+
+        For connections with 256 KiB and more of an unfinished request together some 2 MiB are read
+        or moved in one call, and 1 MiB of each: what is left fires again, and is first then.
         """
 
     def plan(

@@ -27,6 +27,7 @@ from kits.kernels.kernel_twins import compiled, plain
 from kits.process.cold_files import make_cold
 from millstream.kernels.errors import FrameError
 from millstream.model.limits import KIB
+from millstream.testing.wait_until import wait_until
 from millstream.wire.api_keys import ApiKey
 
 REQUESTS, WRITABLE, ENDED = 1, 2, 4
@@ -454,3 +455,60 @@ def test_a_plan_must_add_up(sockets: Sockets) -> None:
     ]:
         with pytest.raises(ValueError, match="bytes"):
             plan(client.connection, parts, skip=skip, is_all=True)
+
+
+# -- unfinished requests -------------------------------------------------------------------------
+
+MIB = 1024 * KIB
+CLAIMED = (64 * MIB).to_bytes(4, "big")
+
+
+def begin_large(sockets: Sockets) -> tuple[socket.socket, Client]:
+    """A connection that has sent some of a very large request."""
+    theirs, client = sockets.connect()
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MIB)
+    theirs.setblocking(False)
+    theirs.send(CLAIMED)
+    while client.connection.unread_bytes < 512 * KIB:
+        with suppress(BlockingIOError):
+            theirs.send(bytes(64 * KIB))
+        sockets.read_ready()
+    return theirs, client
+
+
+def test_many_large_requests_share_what_one_iteration_reads(sockets: Sockets) -> None:
+    """What is read and moved for them takes time in which no other client is served."""
+    pairs = [begin_large(sockets) for _ in range(20)]
+    before = [client.connection.unread_bytes for _, client in pairs]
+    for _ in range(200):
+        for theirs, _ in pairs:
+            with suppress(BlockingIOError):
+                theirs.send(bytes(128 * KIB))
+        small, client = sockets.connect()
+        small.sendall(other())
+        had = sum(one.connection.unread_bytes for _, one in pairs)
+        found = sockets.read_ready()
+        assert (client.connection, REQUESTS, 0) in found, "who has little to read waits for nothing"
+        grown = sum(one.connection.unread_bytes for _, one in pairs) - had
+        assert grown <= 3 * MIB
+        sockets.shell.forget(client.connection)
+        after = [client.connection.unread_bytes for _, client in pairs]
+        if all(now > then for now, then in zip(after, before, strict=True)):
+            break
+    else:
+        pytest.fail("some were never read from")
+
+
+def test_a_large_request_alone_arrives_whole(sockets: Sockets) -> None:
+    theirs, client = sockets.connect()
+    writer = threading.Thread(target=theirs.sendall, args=(other(bytes(3 * MIB)),), daemon=True)
+    writer.start()
+
+    def is_there() -> bool:
+        sockets.read_ready()
+        return bool(client.connection.has_request)
+
+    wait_until(is_there, "the request is whole", timeout_s=30.0, pause_s=0.0)
+    request = client.connection.next_request(sockets.core.clock.wall_ms())
+    assert len(request[-1]) == 3 * MIB
+    writer.join()

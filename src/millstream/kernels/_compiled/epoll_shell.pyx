@@ -49,6 +49,11 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef enum:
     EVENTS_MAX = 256
+    # Of a connection with so much of an unfinished request, another part is read only while an
+    # iteration has not read or moved more than READ_BYTES_MAX for such connections.
+    UNFINISHED_BYTES = 262144
+    READ_BYTES_MAX = 2097152
+    READ_ONCE_BYTES_MAX = 1048576
     SPIN_NS = 40_000  # about what it costs to sleep and to be woken
     SHORT_NS = 60_000  # a sleep that a spin would have replaced: it takes the waking as well
     NO_SLEEP_NS = 4_000  # it had come before
@@ -68,6 +73,8 @@ cdef class EpollShell:
     cdef epoll_event events[EVENTS_MAX]
     cdef int event_count  # found by `wait` and not handled yet
     cdef int credit  # see `spin`
+    cdef int first  # where the next `read_ready` begins among its events
+    cdef Py_ssize_t left_bytes  # that this one may still read for unfinished requests
 
     def __init__(self, SlotTable table, *, Py_ssize_t unread_bytes_threshold=262_144) -> None:
         self.table = table
@@ -198,14 +205,16 @@ cdef class EpollShell:
     def read_ready(self, double now_s, long long wall_ms) -> list:
         cdef Connection connection
         cdef epoll_event* event
-        cdef int index, flags, error
-        cdef int count = self.event_count
+        cdef int number, index, flags, error
+        cdef int count = self.event_count, skipped = -1
         cdef bint is_waited = count != 0  # then `wait` has sent what was planned
         self.event_count = 0
         if count == 0:
             count = epoll_wait(self.epoll, self.events, EVENTS_MAX, 0)
         pending = []
-        for index in range(count):
+        self.left_bytes = READ_BYTES_MAX
+        for number in range(count):
+            index = (self.first + number) % count
             event = &self.events[index]
             if event.data.ptr == NULL:
                 continue  # the loop polls its own epoll
@@ -216,29 +225,37 @@ cdef class EpollShell:
             error = 0
             if event.events & (EPOLLIN | EPOLLRDHUP):
                 connection.last_active_s = now_s
-                flags |= self.read(connection, wall_ms, &error)
+                if self.left_bytes > 0 or connection.end - connection.start < UNFINISHED_BYTES:
+                    flags |= self.read(connection, wall_ms, &error)
+                elif skipped < 0:
+                    skipped = index  # it fires again
             elif event.events & (EPOLLHUP | EPOLLERR):
                 flags |= outcomes.ENDED
             if flags:
                 pending.append((connection, flags, error))
+        self.first = max(skipped, 0)
         return pending
 
     cdef int read(self, Connection connection, long long wall_ms, int* error) except -1:
         """Read once: what is left fires again, after the others had their turn."""
-        cdef Py_ssize_t size
+        cdef Py_ssize_t size, unfinished = connection.end - connection.start
+        cdef unsigned char* before = connection.data
         cdef bint is_for_python
         connection.ensure_room()
-        size = recv(
-            connection.descriptor,
-            connection.data + connection.end,
-            connection.capacity - connection.end,
-            MSG_DONTWAIT,
-        )
+        size = connection.capacity - connection.end
+        if unfinished >= UNFINISHED_BYTES:
+            size = min(size, <Py_ssize_t>READ_ONCE_BYTES_MAX)
+            if connection.data != before:
+                self.left_bytes -= unfinished  # it was copied
+        size = recv(connection.descriptor, connection.data + connection.end, size, MSG_DONTWAIT)
         if size <= 0:
             if size < 0 and (errno == EAGAIN or errno == EINTR):
                 return 0
+            self.left_bytes -= unfinished >> 3  # to free as many pages takes some time, too
             error[0] = errno if size < 0 else 0
             return outcomes.ENDED
+        if unfinished >= UNFINISHED_BYTES:
+            self.left_bytes -= size
         connection.took(size)
         try:
             is_for_python = connection.walk(wall_ms)

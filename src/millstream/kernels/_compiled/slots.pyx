@@ -213,11 +213,14 @@ cdef class SlotTable:
         if found is not None:
             return found
         if size_min > LARGE_BYTES_MAX:
-            return PyByteArray_FromStringAndSize(NULL, size_min)  # its pages are not touched yet
-        while size < size_min:  # powers of two, so that another can use it
-            size *= 2
-        found = self.newest_spare(size, size)
-        return bytearray(size) if found is None else found
+            size = size_min
+        else:
+            while size < size_min:  # powers of two, so that another can use it
+                size *= 2
+            found = self.newest_spare(size, size)
+            if found is not None:
+                return found
+        return PyByteArray_FromStringAndSize(NULL, size)  # its pages are not touched yet
 
     cdef bytearray newest_spare(self, Py_ssize_t size_min, Py_ssize_t size_max):
         cdef Py_ssize_t index

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["CONNECTIONS_READY", "ENDED", "LOOP_READY", "REQUESTS", "WRITABLE", "EpollShell"]
 
 _EVENTS_MAX: Final = 256
+_UNFINISHED_BYTES: Final = 262_144
+_READ_BYTES_MAX: Final = 2_097_152
+_READ_ONCE_BYTES_MAX: Final = 1_048_576
 _READ: Final = select.EPOLLIN | select.EPOLLRDHUP
 _WRITE: Final = select.EPOLLOUT
 _BROKEN: Final = select.EPOLLHUP | select.EPOLLERR
@@ -33,6 +36,10 @@ class EpollShell:
         self._loop = -1
         self._events: list[tuple[int, int]] = []
         """Found by `wait` and not handled yet."""
+        self._first = 0
+        """Where the next `read_ready` begins among its events."""
+        self._left_bytes = 0
+        """That this one may still read for unfinished requests."""
 
     def fileno(self) -> int:
         return self._epoll.fileno()
@@ -71,31 +78,46 @@ class EpollShell:
 
     def read_ready(self, now_s: float, wall_ms: int) -> list[tuple[Connection, int, int]]:
         pending = []
-        found, self._events = self._events, []
-        for descriptor, events in found or self._epoll.poll(0, _EVENTS_MAX):
+        found, self._events = self._events or self._epoll.poll(0, _EVENTS_MAX), []
+        first, skipped = (self._first % len(found) if found else 0), None
+        self._left_bytes = _READ_BYTES_MAX
+        for number, (descriptor, events) in enumerate(found[first:] + found[:first]):
             if descriptor == self._loop:
                 continue  # the loop polls its own epoll
             connection = self._connections[descriptor]
             flags, error = WRITABLE if events & _WRITE else 0, 0
             if events & _READ:
                 connection.last_active_s = now_s
-                flag, error = self._read(connection, descriptor, wall_ms)
-                flags |= flag
+                if self._left_bytes > 0 or connection.unread_bytes < _UNFINISHED_BYTES:
+                    flag, error = self._read(connection, descriptor, wall_ms)
+                    flags |= flag
+                elif skipped is None:
+                    skipped = first + number  # it fires again
             elif events & _BROKEN:
                 flags |= ENDED
             if flags:
                 pending.append((connection, flags, error))
+        self._first = skipped or 0
         return pending
 
     def _read(self, connection: Connection, descriptor: int, wall_ms: int) -> tuple[int, int]:
+        unfinished, capacity = connection.unread_bytes, connection.buffer_bytes
+        room = connection.get_buffer(0)
+        if unfinished >= _UNFINISHED_BYTES:
+            room = room[:_READ_ONCE_BYTES_MAX]
+            if connection.buffer_bytes != capacity:
+                self._left_bytes -= unfinished  # it was copied
         try:
-            size = os.readv(descriptor, [connection.get_buffer(0)])
+            size = os.readv(descriptor, [room])
         except BlockingIOError:
             return 0, 0
         except OSError as error:
             return ENDED, error.errno or 0
         if not size:
+            self._left_bytes -= unfinished >> 3  # to free as many pages takes some time, too
             return ENDED, 0
+        if unfinished >= _UNFINISHED_BYTES:
+            self._left_bytes -= size
         connection.received(size)
         try:
             is_for_python = connection.walk(wall_ms)
