@@ -11,11 +11,12 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memmove
 
-from millstream.kernels._compiled cimport outcomes
+from millstream.kernels._compiled cimport epoll, outcomes
 from millstream.kernels._compiled.connection cimport NO_DESCRIPTOR, Connection
 from millstream.kernels._compiled.monotonic cimport NS_PER_MS, now_ns
 from millstream.kernels._compiled.planned_output cimport PlannedOutput
 from millstream.kernels._compiled.slots cimport SlotTable
+from millstream.kernels._compiled.sockets cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
 
 from millstream.kernels.errors import FrameError
 
@@ -27,25 +28,8 @@ ENDED = outcomes.ENDED
 CONNECTIONS_READY = outcomes.CONNECTIONS_READY
 LOOP_READY = outcomes.LOOP_READY
 
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data_t:
-        void* ptr
-    struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR
-    int EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL, EPOLL_CLOEXEC
-    int epoll_create1(int flags)
-    int epoll_ctl(int epoll, int operation, int descriptor, epoll_event* event)
-    int epoll_wait(int epoll, epoll_event* events, int count, int timeout_ms)
-
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
-
-cdef extern from "<sys/socket.h>" nogil:
-    int MSG_DONTWAIT, MSG_NOSIGNAL
-    Py_ssize_t recv(int descriptor, void* buffer, size_t size, int flags)
-    Py_ssize_t send(int descriptor, const void* buffer, size_t size, int flags)
 
 cdef enum:
     EVENTS_MAX = 256
@@ -67,10 +51,10 @@ cdef class EpollShell:
     """See the stub."""
 
     cdef SlotTable table
-    cdef int epoll
+    cdef int descriptor  # of the epoll itself
     cdef Py_ssize_t unread_bytes_threshold
     cdef dict connections  # keeps alive what the kernel points to
-    cdef epoll_event events[EVENTS_MAX]
+    cdef epoll.epoll_event events[EVENTS_MAX]
     cdef int event_count  # found by `wait` and not handled yet
     cdef int credit  # see `spin`
     cdef int first  # where the next `read_ready` begins among its events
@@ -80,15 +64,16 @@ cdef class EpollShell:
         self.table = table
         self.unread_bytes_threshold = unread_bytes_threshold
         self.connections = {}
-        self.epoll = epoll_create1(EPOLL_CLOEXEC)
-        if self.epoll < 0:
+        self.descriptor = epoll.epoll_create1(epoll.EPOLL_CLOEXEC)
+        if self.descriptor < 0:
             raise OSError(errno, os.strerror(errno))
 
     def fileno(self) -> int:
-        return self.epoll
+        return self.descriptor
 
     def add(self, Connection connection, int descriptor) -> None:
-        self.control(EPOLL_CTL_ADD, descriptor, <void*>connection, EPOLLIN | EPOLLRDHUP)
+        cdef uint32_t events = epoll.EPOLLIN | epoll.EPOLLRDHUP
+        self.control(epoll.EPOLL_CTL_ADD, descriptor, <void*>connection, events)
         self.connections[descriptor] = connection
         connection.descriptor = descriptor
         connection.is_direct = True
@@ -96,38 +81,38 @@ cdef class EpollShell:
     def watch(self, Connection connection, *, bint reading, bint writing) -> None:
         cdef uint32_t events = 0
         if reading:
-            events |= EPOLLIN | EPOLLRDHUP
+            events |= epoll.EPOLLIN | epoll.EPOLLRDHUP
         if writing:
-            events |= EPOLLOUT
-        self.control(EPOLL_CTL_MOD, connection.descriptor, <void*>connection, events)
+            events |= epoll.EPOLLOUT
+        self.control(epoll.EPOLL_CTL_MOD, connection.descriptor, <void*>connection, events)
 
     def forget(self, Connection connection) -> None:
         self.event_count = 0  # it may be among those; the others will be found again
         connection.planned = None
         del self.connections[connection.descriptor]
-        self.control(EPOLL_CTL_DEL, connection.descriptor, NULL, 0)
+        self.control(epoll.EPOLL_CTL_DEL, connection.descriptor, NULL, 0)
         connection.descriptor = NO_DESCRIPTOR
         connection.is_direct = False
 
     cdef int control(
         self, int operation, int descriptor, void* data, uint32_t events
     ) except -1:
-        cdef epoll_event event
+        cdef epoll.epoll_event event
         event.events = events
         event.data.ptr = data  # NULL is the loop's own epoll
-        if epoll_ctl(self.epoll, operation, descriptor, &event) < 0:
+        if epoll.epoll_ctl(self.descriptor, operation, descriptor, &event) < 0:
             raise OSError(errno, os.strerror(errno))
         return 0
 
     def close(self) -> None:
-        if self.epoll >= 0:
-            os.close(self.epoll)
-            self.epoll = CLOSED
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = CLOSED
 
     # -- input
 
     def watch_loop(self, int descriptor) -> None:
-        self.control(EPOLL_CTL_ADD, descriptor, NULL, EPOLLIN)
+        self.control(epoll.EPOLL_CTL_ADD, descriptor, NULL, epoll.EPOLLIN)
 
     def wait(self, int timeout_ms) -> int:
         cdef int64_t left_ns, until_ns = now_ns() + timeout_ms * <int64_t>NS_PER_MS
@@ -152,7 +137,7 @@ cdef class EpollShell:
     cdef int sort_out(self, int count) except -1:
         """Keep the events that are for `read_ready`; returns what `wait` does."""
         cdef Connection connection
-        cdef epoll_event* event
+        cdef epoll.epoll_event* event
         cdef int index, kept = 0, found = 0
         for index in range(count):
             event = &self.events[index]
@@ -160,7 +145,7 @@ cdef class EpollShell:
                 found = outcomes.LOOP_READY
                 continue
             connection = <Connection>event.data.ptr
-            if event.events != EPOLLOUT or not connection.sends_more(now_ns() * 1e-9):
+            if event.events != epoll.EPOLLOUT or not connection.sends_more(now_ns() * 1e-9):
                 self.events[kept] = event[0]
                 kept += 1
         self.event_count = kept
@@ -177,7 +162,7 @@ cdef class EpollShell:
         cdef int count
         cdef int64_t until_ns = now_ns() + SPIN_NS
         while True:
-            count = epoll_wait(self.epoll, self.events, EVENTS_MAX, 0)
+            count = epoll.epoll_wait(self.descriptor, self.events, EVENTS_MAX, 0)
             if count != 0:
                 return max(count, 0)
             if now_ns() >= until_ns:
@@ -190,7 +175,7 @@ cdef class EpollShell:
         cdef int count
         cdef int64_t slept_ns = now_ns()
         with nogil:
-            count = epoll_wait(self.epoll, self.events, EVENTS_MAX, timeout_ms)
+            count = epoll.epoll_wait(self.descriptor, self.events, EVENTS_MAX, timeout_ms)
         if count < 0:
             if errno != EINTR:
                 raise OSError(errno, os.strerror(errno))
@@ -204,13 +189,13 @@ cdef class EpollShell:
 
     def read_ready(self, double now_s, long long wall_ms) -> list:
         cdef Connection connection
-        cdef epoll_event* event
+        cdef epoll.epoll_event* event
         cdef int number, index, flags, error
         cdef int count = self.event_count, skipped = -1
         cdef bint is_waited = count != 0  # then `wait` has sent what was planned
         self.event_count = 0
         if count == 0:
-            count = epoll_wait(self.epoll, self.events, EVENTS_MAX, 0)
+            count = epoll.epoll_wait(self.descriptor, self.events, EVENTS_MAX, 0)
         pending = []
         self.left_bytes = READ_BYTES_MAX
         for number in range(count):
@@ -219,17 +204,17 @@ cdef class EpollShell:
             if event.data.ptr == NULL:
                 continue  # the loop polls its own epoll
             connection = <Connection>event.data.ptr
-            if event.events == EPOLLOUT and not is_waited and connection.sends_more(now_s):
+            if event.events == epoll.EPOLLOUT and not is_waited and connection.sends_more(now_s):
                 continue
-            flags = outcomes.WRITABLE if event.events & EPOLLOUT else 0
+            flags = outcomes.WRITABLE if event.events & epoll.EPOLLOUT else 0
             error = 0
-            if event.events & (EPOLLIN | EPOLLRDHUP):
+            if event.events & (epoll.EPOLLIN | epoll.EPOLLRDHUP):
                 connection.last_active_s = now_s
                 if self.left_bytes > 0 or connection.end - connection.start < UNFINISHED_BYTES:
                     flags |= self.read(connection, wall_ms, &error)
                 elif skipped < 0:
                     skipped = index  # it fires again
-            elif event.events & (EPOLLHUP | EPOLLERR):
+            elif event.events & (epoll.EPOLLHUP | epoll.EPOLLERR):
                 flags |= outcomes.ENDED
             if flags:
                 pending.append((connection, flags, error))

@@ -11,10 +11,7 @@ from libc.stdlib cimport free, malloc
 
 from millstream.kernels._compiled cimport outcomes
 from millstream.kernels._compiled.send_file cimport send_range
-
-cdef extern from "<sys/socket.h>" nogil:
-    int MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL
-    Py_ssize_t send(int descriptor, const void* buffer, size_t size, int flags)
+from millstream.kernels._compiled.sockets cimport MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, send
 
 cdef enum:
     TURN_BYTES_MAX = 8 * 1024 * 1024  # then the others have their turn
