@@ -1,27 +1,21 @@
 """What a running broker's scrape has is what `docs/metrics.md` lists."""
 
 import re
-import socket
 import urllib.request
 from pathlib import Path
 
 from kits.process.wire_client import WireClient, build_batch
 from millstream.testing.broker_thread import BrokerThread
+from millstream.testing.peers.kafka import free_ports
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
 
 
 def test_every_metric_is_listed_with_its_type() -> None:
     listed = dict(
         re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \|", PAGE.read_text(), re.M)
     )
-    port = free_port()
+    (port,) = free_ports(1)
     with BrokerThread({"metrics.port": str(port)}) as broker:
         with WireClient(broker.bootstrap_servers) as client:
             client.create_topic("events")

@@ -20,7 +20,6 @@ import pytest
 from kits.process.broker_process import BrokerProcess, broker_process
 from kits.process.waiting_for import until
 from kits.process.wire_client import WireClient, build_batch
-from millstream.testing.peers.kafka import free_ports
 from millstream.testing.record_batches import read_records
 from millstream.wire.errors import ErrorCode
 
@@ -49,7 +48,6 @@ class Machine(NamedTuple):
     broker: BrokerProcess
     large: Path
     small: Path
-    metrics_port: int
 
     @property
     def ballast(self) -> Path:
@@ -76,7 +74,8 @@ class Machine(NamedTuple):
 
     def metric(self, name: str) -> dict[str, int]:
         """By log directory."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
+        url = f"http://127.0.0.1:{self.broker.metrics_port}/metrics"
+        with urllib.request.urlopen(url) as answer:
             text = answer.read().decode()
         found = re.findall(rf'^millstream_{name}{{directory="(.+)"}} (\S+)$', text, re.MULTILINE)
         return {path: int(float(value)) for path, value in found}
@@ -87,14 +86,13 @@ def machine(root: Path) -> Iterator[Machine]:
     large, small = root / "large", root / "small"
     for one in (large, small):
         one.mkdir()
-    (metrics_port,) = free_ports(1)
     settings = {
         "log.dirs": f"{large},{small}",
-        "metrics.port": str(metrics_port),
+        "metrics.port": "0",
         "auto.create.topics.enable": "false",
     }
     with broker_process(root, settings, inside=mounting(small)) as broker:
-        yield Machine(broker, large, small, metrics_port)
+        yield Machine(broker, large, small)
     assert list(small.iterdir()) == [], "the disk went with the broker"
 
 

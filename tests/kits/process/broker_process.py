@@ -1,5 +1,6 @@
 """A broker in a process of its own, started for a test and stopped after it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -28,6 +29,14 @@ class BrokerProcess(NamedTuple):
 
     def client(self) -> WireClient:
         return WireClient(self.bootstrap_servers)
+
+    @property
+    def metrics_port(self) -> int:
+        """Where it serves metrics, as its log says: with `metrics.port=0` the system chooses."""
+        lines = (self.directory / "stderr").read_text().splitlines()
+        *_, last = (one for one in lines if '"serving metrics"' in one)
+        port: int = json.loads(last)["port"]
+        return port
 
     def resident_bytes(self) -> int:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from kits.process.broker_process import BrokerProcess, broker_process
 from kits.process.wire_client import WireClient, build_batch
-from millstream.testing.peers.kafka import free_ports
 from millstream.testing.record_batches import read_records
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -26,7 +25,7 @@ class Disks:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        (self._metrics_port,) = free_ports(1)
+        self._running: BrokerProcess | None = None
 
     def path(self, name: str) -> Path:
         return self.root / name / "logs"
@@ -46,11 +45,12 @@ class Disks:
     def broker(self, *names: str, kill: bool = False) -> Iterator[BrokerProcess]:
         settings = {
             "log.dirs": ",".join(str(self.path(name)) for name in names),
-            "metrics.port": str(self._metrics_port),
+            "metrics.port": "0",
             "auto.create.topics.enable": "false",
         }
         (self.root / "stderr").unlink(missing_ok=True)
         with broker_process(self.root, settings) as broker:
+            self._running = broker
             yield broker
             if kill:
                 broker.kill()
@@ -59,7 +59,9 @@ class Disks:
         return [one for one in (self.root / "stderr").read_text().splitlines() if text in one]
 
     def gauge(self, name: str) -> int:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics") as answer:
+        assert self._running is not None
+        url = f"http://127.0.0.1:{self._running.metrics_port}/metrics"
+        with urllib.request.urlopen(url) as answer:
             text = answer.read().decode()
         found = re.search(rf"^millstream_{name} (\S+)$", text, re.MULTILINE)
         assert found is not None, name
