@@ -5,6 +5,7 @@ sends. What it notes by name is counted; what should not have been possible is a
 """
 
 import json
+import select
 import socket
 import struct
 import time
@@ -23,7 +24,9 @@ CLIENT_ID: Final = "hostile"
 ANSWER_MAX_S: Final = 30.0
 """For an answer that an attack needs; a broker that is slower than this is counted as silent."""
 SHOWN_MAX: Final = 5
-_RECEIVE_BYTES: Final = 1 << 16
+CHUNK_BYTES: Final = 1 << 16
+"""Sent or received at once."""
+POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +166,7 @@ class Connection:
     def _read_exactly(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            chunk = self.socket.recv(min(size - len(data), _RECEIVE_BYTES))
+            chunk = self.socket.recv(min(size - len(data), CHUNK_BYTES))
             if not chunk:
                 raise ConnectionError("closed by the broker")
             data += chunk
@@ -202,6 +205,29 @@ def open_many(scene: Scene, count: int, *, address: str = "") -> list[socket.soc
         with noted(scene.outcome):
             found.append(Connection(address or scene.target.address, timeout_s=5.0).socket)
     return found
+
+
+def write_rest(scene: Scene, rest: dict[socket.socket, memoryview], name: str) -> None:
+    """Write to each what is left for it, until nothing is or the time is over; nothing is read."""
+    end_s = deadline_of(scene.target)
+    for one in rest:
+        one.setblocking(False)
+    while time.monotonic() < end_s and rest:
+        _, writable, _ = select.select([], rest, [], POLL_S)
+        for one in writable:
+            try:
+                rest[one] = rest[one][one.send(rest[one][:CHUNK_BYTES]) :]
+            except OSError:
+                scene.outcome.note("closed by the broker")
+                del rest[one]
+                continue
+            if not rest[one]:
+                del rest[one]
+                scene.outcome.note(name)
+
+
+def wait_until_s(end_s: float) -> None:
+    time.sleep(max(0.0, end_s - time.monotonic()))
 
 
 def close_all(connections: list[socket.socket]) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from millstream.testing.chaos.hostile.attack import (
+    CHUNK_BYTES,
     Attack,
     Connection,
     Scene,
@@ -13,7 +14,7 @@ from millstream.testing.chaos.hostile.attack import (
     noted,
     request_frame,
 )
-from millstream.testing.chaos.hostile.floods import CHUNK_BYTES, pump
+from millstream.testing.chaos.hostile.floods import pump
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.alter_partition import (
     AlterPartitionRequest,

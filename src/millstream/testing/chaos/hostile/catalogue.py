@@ -8,6 +8,7 @@ from millstream.testing.chaos.hostile import (
     floods,
     keeper,
     large_requests,
+    pinned_memory,
     random_requests,
 )
 from millstream.testing.chaos.hostile.attack import Attack
@@ -15,7 +16,7 @@ from millstream.testing.chaos.hostile.attack import Attack
 
 def all_attacks() -> Sequence[Attack]:
     """In the order in which they are run: what only costs first, what takes leaders away last."""
-    modules = (floods, large_requests, bombs, keeper, brokers_only)
+    modules = (floods, pinned_memory, large_requests, bombs, keeper, brokers_only)
     return [one for module in modules for one in module.attacks()]
 
 

@@ -6,9 +6,11 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from millstream.testing.chaos.hostile.attack import (
+    CHUNK_BYTES,
+    POLL_S,
     Attack,
     Connection,
     Scene,
@@ -19,15 +21,15 @@ from millstream.testing.chaos.hostile.attack import (
     noted,
     open_many,
     request_frame,
+    wait_until_s,
+    write_rest,
 )
-from millstream.testing.chaos.hostile.large_requests import coordinator_of
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.headers import encode_request_header
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.describe_cluster import DescribeClusterRequest
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
-from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from millstream.wire.messages.list_groups import ListGroupsRequest
 from millstream.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -35,21 +37,12 @@ from millstream.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 
-CHUNK_BYTES: Final = 1 << 16
-"""Sent at once: many requests in one piece."""
-POLL_S: Final = 0.05
 HALF_REQUESTS: Final = 30
 HALF_BYTES: Final = 20_000_000
 CLAIMED_BYTES: Final = 100_000_000
 CONNECTIONS: Final = 3_000
 HTTP_CONNECTIONS: Final = 64
 HTTP_ANSWER_MAX_S: Final = 5.0
-JOINS: Final = 10
-JOIN_BYTES: Final = 40_000_000
-SESSION_MS: Final = 6_000
-"""The smallest session of a member: what it pinned must be gone soon after."""
-FETCH_SESSIONS: Final = 20
-SESSION_PARTITIONS: Final = 200_000
 
 
 def attacks() -> Iterator[Attack]:
@@ -73,13 +66,11 @@ def attacks() -> Iterator[Attack]:
     yield Attack("connections that come and go", _connections_go)
     yield Attack("bytes one by one", _byte_by_byte)
     yield Attack("idle HTTP connections", _idle_http)
-    yield Attack("40 MB JoinGroups", _large_joins, after_max_s=60.0)
-    yield Attack("fetch sessions of what is not there", _fetch_sessions)
 
 
 def _nothing(scene: Scene) -> Send:
     """For comparison: the same measurement of an undisturbed cluster."""
-    return lambda: _wait_until(deadline_of(scene.target))
+    return lambda: wait_until_s(deadline_of(scene.target))
 
 
 # -- pipelines ---------------------------------------------------------------------------------
@@ -173,21 +164,7 @@ def _half_sent(scene: Scene) -> Send:
 
     def send() -> None:
         opened = open_many(scene, scene.target.share_of(HALF_REQUESTS))
-        rest = {one: memoryview(data) for one in opened}
-        for one in opened:
-            one.setblocking(False)
-        end_s = deadline_of(scene.target)
-        while time.monotonic() < end_s and rest:
-            _, writable, _ = select.select([], rest, [], POLL_S)
-            for one in writable:
-                try:
-                    rest[one] = rest[one][one.send(rest[one][:CHUNK_BYTES]) :]
-                except OSError:
-                    scene.outcome.note("closed by the broker")
-                    rest[one] = memoryview(b"")
-                if not rest[one]:
-                    del rest[one]
-                    scene.outcome.note("halves sent")
+        write_rest(scene, dict.fromkeys(opened, memoryview(data)), "halves sent")
         close_all(opened)
 
     return send
@@ -197,7 +174,7 @@ def _connections_stay(scene: Scene) -> Send:
     def send() -> None:
         opened = open_many(scene, scene.target.share_of(CONNECTIONS))
         scene.outcome.note("connections opened", len(opened))
-        _wait_until(deadline_of(scene.target))
+        wait_until_s(deadline_of(scene.target))
         close_all(opened)
 
     return send
@@ -244,7 +221,7 @@ def _idle_http(scene: Scene) -> Send:
             scene.outcome.note(f"/health: {status}")
             if status != "200":
                 scene.outcome.violate(f"/health answered {status}, not 200")
-            _wait_until(time.monotonic() + 0.5)
+            wait_until_s(time.monotonic() + 0.5)
         close_all(opened)
 
     return send
@@ -259,56 +236,3 @@ def http_status(address: str, path: str) -> str:
     except OSError as error:
         return type(error).__name__
     return words[1].decode(errors="replace") if len(words) > 1 else "nothing"
-
-
-def _wait_until(end_s: float) -> None:
-    time.sleep(max(0.0, end_s - time.monotonic()))
-
-
-# -- memory that a client pins -----------------------------------------------------------------
-
-
-def _large_joins(scene: Scene) -> Send:
-    metadata = bytes(scene.target.share_of(JOIN_BYTES))
-    frames = []
-    for number in range(scene.target.share_of(JOINS)):
-        request = JoinGroupRequest(
-            group_id=f"hostile-{number}",
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=SESSION_MS,
-            protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
-        )
-        frames.append(request_frame(request, 2))
-    addresses = [coordinator_of(scene, f"hostile-{number}") for number in range(len(frames))]
-
-    def send() -> None:
-        opened = []
-        for frame, address in zip(frames, addresses, strict=True):
-            with noted(scene.outcome):
-                connection = Connection(address)
-                opened.append(connection.socket)
-                connection.send(frame)
-                scene.outcome.note("joins sent")
-        _wait_until(deadline_of(scene.target))
-        close_all(opened)
-
-    return send
-
-
-def _fetch_sessions(scene: Scene) -> Send:
-    partitions: list[Any] = [
-        FetchPartition(partition=number, partition_max_bytes=1_000)
-        for number in range(scene.target.share_of(SESSION_PARTITIONS))
-    ]
-    topics = [FetchTopic(topic="not-there", partitions=partitions)]
-    frame = request_frame(FetchRequest(topics=topics, max_wait_ms=10, session_epoch=0), 12)
-
-    def send() -> None:
-        for _ in range(scene.target.share_of(FETCH_SESSIONS)):
-            with noted(scene.outcome), Connection(scene.target.address) as connection:
-                connection.send(frame)
-                connection.read_frame()
-                scene.outcome.note("answers")
-
-    return send

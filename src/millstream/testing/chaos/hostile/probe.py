@@ -2,11 +2,11 @@
 
     python -m millstream.testing.chaos.hostile.probe JSON
 
-To each partition of a topic one record at a time with acks=all, due at a steady rate; partitions do
-not wait for each other, as with any producer. A time counts from the moment a record was *due*:
-while a broker stalls, those that should have been sent meanwhile are late too, and are not left out
-of the percentiles. A record is sent again until it is acknowledged. One line of JSON for each to
-`history`; runs until its standard input ends.
+To each partition of a topic one record at a time with acks=all, due at a steady rate, some of them
+large; partitions do not wait for each other, as with any producer. A time counts from the moment a
+record was *due*: while a broker stalls, those that should have been sent meanwhile are late too,
+and are not left out of the percentiles. A record is sent again until it is acknowledged. One line
+of JSON for each to `history`; runs until its standard input ends.
 """
 
 import json
@@ -35,6 +35,10 @@ ATTEMPT_S: Final = 10.0
 """For one answer: longer than any stall that should be measured as one."""
 PAUSE_S: Final = 0.02
 RECORD_BYTES: Final = 100
+LARGE_RECORD_BYTES: Final = 300_000
+LARGE_EVERY: Final = 25
+"""Records: more than one in a hundred, so that what only large requests meet is in the 99th
+percentile."""
 _PRODUCE_VERSION: Final = 9
 _METADATA_VERSION: Final = 9
 
@@ -61,10 +65,13 @@ class Probe:
         self._lines = lines
         self._leaders: dict[int, str] = {}
         self._connections: dict[str, Connection] = {}
+        self._records = partition * LARGE_EVERY // task.partitions
+        """Its partition's large records are not due at the same time as those of others."""
 
     def run(self, is_over: threading.Event) -> None:
         due_s = time.monotonic() + self._partition / PER_S
         while not is_over.wait(max(0.0, due_s - time.monotonic())):
+            self._records += 1
             failures = self._produce(is_over)
             took_s = time.monotonic() - due_s
             figures = {"p": self._partition, "at": due_s, "s": round(took_s, 6)}
@@ -95,7 +102,8 @@ class Probe:
         if address is None:
             return ErrorCode.LEADER_NOT_AVAILABLE
         spec = BatchSpec(timestamp_ms=int(time.time() * 1000))
-        batch = bytes(build_batch([(None, bytes(RECORD_BYTES))], spec))
+        size_bytes = RECORD_BYTES if self._records % LARGE_EVERY else LARGE_RECORD_BYTES
+        batch = bytes(build_batch([(None, bytes(size_bytes))], spec))
         data = TopicProduceData(
             name=self._task.topic,
             partition_data=[PartitionProduceData(index=partition, records=batch)],
