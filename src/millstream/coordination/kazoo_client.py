@@ -15,7 +15,13 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped, ConnectionLoss
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionDropped,
+    ConnectionLoss,
+    SessionExpiredError,
+    ZookeeperError,
+)
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import PingInstance
@@ -151,7 +157,13 @@ class _BoundedConnection(ConnectionHandler):  # type: ignore[misc]
         return data
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        found = super()._invoke(timeout, request, xid)
+        try:
+            found = super()._invoke(timeout, request, xid)
+        except (AuthFailedError, SessionExpiredError):
+            raise
+        except (ZookeeperError, RuntimeError) as error:
+            # kazoo's thread would end with any other answer to a proof.
+            raise ConnectionDropped(f"refused: {type(error).__name__}: {error}") from error
         if request.type is None:  # the first request of a connection
             self.granted_ms = found[0].time_out
         return found

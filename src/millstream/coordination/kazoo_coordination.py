@@ -30,6 +30,16 @@ class KazooCoordination:
         self._has_root = "/" not in servers
 
     async def connect(self, *, timeout_ms: int, wait_s: float) -> KazooSession:
+        try:
+            return await self._open(timeout_ms, wait_s)
+        except errors.AuthenticationFailed:
+            raise
+        except (errors.ConnectionLost, errors.SessionLost) as error:
+            # Until the secret is proved a session ends with its connection, and who opens many of
+            # them can have it closed: a reason to try again, nothing more.
+            raise errors.CannotConnect(f"{self._servers}: {error}") from error
+
+    async def _open(self, timeout_ms: int, wait_s: float) -> KazooSession:
         if not self._has_root:
             await self._make_root(timeout_ms, wait_s)
         session = await self._connect(self._servers, timeout_ms, wait_s)
@@ -42,11 +52,8 @@ class KazooCoordination:
     async def _protect(self, session: KazooSession, tree: Tree, acl: list[ACL]) -> None:
         try:
             await protect(session, tree, acl, has_chroot="/" in self._servers)
-        except BaseException as error:
+        except BaseException:
             session.close_soon()
-            is_refused = isinstance(error, errors.AuthenticationFailed)
-            if isinstance(error, errors.ConnectionLost | errors.SessionLost) and not is_refused:
-                raise errors.CannotConnect(f"{self._servers}: {error}") from error
             raise
 
     async def _make_root(self, timeout_ms: int, wait_s: float) -> None:

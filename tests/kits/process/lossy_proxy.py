@@ -1,4 +1,4 @@
-"""A proxy between clients and a broker that can drop the broker's answers."""
+"""A proxy between clients and a broker that can drop the broker's answers, or end connections."""
 
 import socket
 import threading
@@ -18,6 +18,8 @@ class LossyProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.drops_answers = False
+        self.ends_before: list[int] = []
+        """The next connections, one for each number, end before that message of the client."""
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -53,7 +55,7 @@ class LossyProxy:
         for thread in self._threads:
             thread.join(10)
 
-    def _start(self, work: Callable[..., None], *arguments: socket.socket) -> None:
+    def _start(self, work: Callable[..., None], *arguments: socket.socket | int) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -76,12 +78,16 @@ class LossyProxy:
                     _end(broker)
                     continue
                 self._open += [client, broker]
-            self._start(self._pump, client, broker)
+                end = self.ends_before.pop(0) if self.ends_before else 0
+            self._start(self._pump, client, broker, end)
             self._start(self._pump_answers, broker, client)
 
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, end: int) -> None:
         with suppress(OSError):
             while chunk := source.recv(CHUNK_BYTES):
+                end -= 1
+                if end == 0:
+                    break
                 target.sendall(chunk)
         _end(source)
         _end(target)

@@ -17,11 +17,12 @@ AUTHENTICATED_PER_ADDRESS_MAX: Final = 500
 """Brokers and tools of one machine; the other half is for those of other machines."""
 
 UNAUTHENTICATED_MAX: Final = 1_000
-"""Connections without it, each with a few KiB at most; the oldest of the address with most goes."""
+"""Connections without it, each with a few KiB at most; one of the address with most goes."""
 
 UNAUTHENTICATED_PER_ADDRESS_MAX: Final = 500
-"""As many as a few thousand connections a second open while a busy broker proves itself: from the
-same address, it has a tenth of a second for it before its connection is the oldest."""
+"""The oldest of those that are silent goes, or of those that have asked for a session, whichever
+are more. As many as a few thousand connections a second open while a busy broker proves itself:
+from the same address, it has a tenth of a second for it before its connection is the oldest."""
 
 SESSIONS_MAX: Final = 20_000
 """Sessions outlive their connections: clients that connect and leave must not fill the memory.

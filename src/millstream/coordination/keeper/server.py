@@ -218,6 +218,8 @@ class KeeperServer:
         now = self._now()
         self._counts.received += 1
         was_known = connection.client.is_authenticated
+        if not was_known:
+            self._admission.greeted(connection.connection_id, connection.use)
         self._carry_out(self._machine.handle(connection.connection_id, frame, now))
         if not was_known and connection.client.is_authenticated:
             self._admit(connection)
