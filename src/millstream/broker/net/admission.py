@@ -16,12 +16,14 @@ from millstream.broker.requests.between_brokers import HANDSHAKE
 from millstream.observe.client_log import ClientLog
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
+from millstream.runtime.eviction import oldest_of_largest
 
 log = get_logger("millstream.broker.net.admission")
 
 RESERVED_MAX: Final = 64
-"""Connections beyond the limits that have not said yet who they are. One more closes the oldest: a
-broker needs milliseconds for its proof, and no client can fill the reserve for longer."""
+"""Connections beyond the limits that have not said yet who they are. One more closes the oldest of
+the address with the most: a broker needs milliseconds for its proof, which a fast flood from other
+addresses would not leave it otherwise."""
 
 PROOF_WAIT_S: Final = 3.0
 """How long one may stay in the reserve: many times what a broker on a busy machine needs."""
@@ -68,8 +70,9 @@ class Admission:
         self._on_refused = on_refused
         self._counted: set[ClientPeer] = set()
         self._per_address: dict[str, int] = {}
-        self._reserved: dict[ClientPeer, float] = {}
-        """With the time since when, the oldest first."""
+        self._reserved: dict[str, dict[ClientPeer, float]] = {}
+        """Of each address, with the time since when, the oldest first."""
+        self._reserved_count = 0
         self._administrators: dict[ClientPeer, float] = {}
 
     # -- connections come and go -----------------------------------------------------------
@@ -81,13 +84,22 @@ class Admission:
             return
         peer.is_admitted = False
         peer.core.allows_fast_path = False  # no request may get around `admit`
-        self._reserved[peer] = self._clock.monotonic_s()
-        if len(self._reserved) > RESERVED_MAX:
-            self._refuse(next(iter(self._reserved)))
+        self._reserved.setdefault(peer.client_host, {})[peer] = self._clock.monotonic_s()
+        self._reserved_count += 1
+        if self._reserved_count > RESERVED_MAX:
+            self._refuse(oldest_of_largest(self._reserved.values()))
 
     def closed(self, peer: ClientPeer) -> None:
-        """Forget it, whatever it counted as."""
-        self._reserved.pop(peer, None)
+        self._forget(peer)
+
+    def proven(self, peer: ClientPeer) -> None:
+        """It is a broker's, and counts nowhere."""
+        self._forget(peer)
+        self._admit(peer)
+
+    def _forget(self, peer: ClientPeer) -> None:
+        """Whatever it counted as."""
+        self._leave_reserve(peer)
         self._administrators.pop(peer, None)
         if peer not in self._counted:
             return
@@ -97,11 +109,6 @@ class Admission:
             self._per_address[peer.client_host] = left
         else:
             del self._per_address[peer.client_host]
-
-    def proven(self, peer: ClientPeer) -> None:
-        """It is a broker's, and counts nowhere."""
-        self.closed(peer)
-        self._admit(peer)
 
     # -- the reserve -----------------------------------------------------------------------
 
@@ -117,17 +124,27 @@ class Admission:
     def sweep(self) -> None:
         """Let those in for whom there is room by now; close those that waited too long."""
         now_s = self._clock.monotonic_s()
-        for peer, since_s in list(self._reserved.items()):
+        waiting = [one for group in self._reserved.values() for one in group.items()]
+        for peer, since_s in waiting:
             if not self._promote(peer) and now_s - since_s > PROOF_WAIT_S:
                 self._refuse(peer)
 
     def _promote(self, peer: ClientPeer) -> bool:
         if self._excess(peer) is not None:
             return False
-        del self._reserved[peer]
+        self._leave_reserve(peer)
         self._count(peer)
         self._admit(peer)
         return True
+
+    def _leave_reserve(self, peer: ClientPeer) -> None:
+        group = self._reserved.get(peer.client_host)
+        if group is None or peer not in group:
+            return
+        del group[peer]
+        self._reserved_count -= 1
+        if not group:
+            del self._reserved[peer.client_host]
 
     def _serve_administrator(self, peer: ClientPeer) -> bool:
         if not is_local(peer.client_host, peer.local_host):
@@ -138,7 +155,7 @@ class Admission:
             if now_s - since_s < ADMINISTRATOR_HOLD_S:
                 return False
             oldest.abort("another administrator's connection replaces it", Cause.LIMIT)
-        del self._reserved[peer]
+        self._leave_reserve(peer)
         places[peer] = now_s
         self._admit(peer)
         return True
@@ -147,7 +164,7 @@ class Admission:
         excess = self._excess(peer) or Excess.ALL
         label, message = excess.value
         self._on_refused(label)
-        open_count = len(self._counted) + len(self._reserved)
+        open_count = len(self._counted) + self._reserved_count
         self._client_log.warning(log, message, client=peer.client_host, open=open_count)
         peer.abort(message, Cause.LIMIT)
 

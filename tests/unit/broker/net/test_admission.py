@@ -137,6 +137,21 @@ def test_a_flood_cannot_fill_the_reserve(world: World) -> None:
     assert not broker.is_closed
 
 
+def test_a_flood_of_another_address_does_not_close_a_broker_that_is_about_to_prove_itself(
+    world: World,
+) -> None:
+    """However fast it is: tens of thousands a second leave a broker no milliseconds."""
+    flood = [world.connect(FAR) for _ in range(RESERVED_MAX)]
+    broker = world.connect(OURS)
+    for number in range(20 * RESERVED_MAX):
+        world.connect(FAR if number % 3 else "10.0.0.8")
+        assert world.sends(broker, ApiKey.AUTHENTICATE_BROKER)
+    assert not broker.is_closed
+    world.prove(broker)
+    assert world.sends(broker)
+    assert all(one.is_closed for one in flood)
+
+
 def test_an_administrator_on_this_machine_gets_in(world: World) -> None:
     tools = [world.connect(HERE) for _ in range(ADMINISTRATORS_MAX + 1)]
     assert [world.sends(one) for one in tools] == [True] * ADMINISTRATORS_MAX + [False]
