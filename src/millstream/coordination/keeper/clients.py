@@ -38,30 +38,28 @@ class Client:
 
 
 class Clients:
-    """All connections, by their number and by their address."""
+    """All connections, by their number."""
 
     def __init__(self) -> None:
         self._clients: dict[ConnectionId, Client] = {}
-        self._by_address: dict[str, dict[ConnectionId, None]] = {}
 
     def add(self, connection: ConnectionId, address: str) -> Client:
         client = self._clients[connection] = Client(connection, address)
-        self._by_address.setdefault(address, {})[connection] = None
         return client
 
     def of(self, connection: ConnectionId) -> Client:
         return self._clients.get(connection) or self.add(connection, "")
 
     def at(self, address: str) -> list[ConnectionId]:
-        return list(self._by_address.get(address, ()))
+        """Those with the secret."""
+        return [
+            one.connection
+            for one in self._clients.values()
+            if one.is_authenticated and one.address == address
+        ]
 
     def remove(self, connection: ConnectionId) -> None:
-        client = self._clients.pop(connection, None)
-        if client is not None:
-            there = self._by_address[client.address]
-            del there[connection]
-            if not there:
-                del self._by_address[client.address]
+        self._clients.pop(connection, None)
 
 
 def read_identity(reader: JuteReader) -> Identity | None:

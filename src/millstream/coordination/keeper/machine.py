@@ -59,10 +59,6 @@ _SESSION_ID_BYTES: Final = 7
 to another one after a restart, although the log does not know it."""
 
 _WITHOUT_SECRET: Final = (Op.PING, Op.AUTH, Op.SASL, Op.CLOSE_SESSION)
-_WATCHING: Final = (
-    *(Op.EXISTS, Op.GET_DATA, Op.GET_CHILDREN, Op.GET_CHILDREN2),
-    *(Op.MULTI_READ, Op.ADD_WATCH, Op.SET_WATCHES, Op.SET_WATCHES2),
-)
 
 
 class Timestamps(NamedTuple):
@@ -273,7 +269,7 @@ class Machine:
         if not client.is_authenticated and header.op not in _WITHOUT_SECRET:
             return self._refuse(client, header)
         effects: list[Effect] = []
-        body, code = b"", Code.OK
+        body, code, watches = b"", Code.OK, self.watches.total
         try:
             op = _known(header.op)
             if op == Op.PING:
@@ -291,7 +287,7 @@ class Machine:
             code = Code.MARSHALLING
         answer = replies.reply(header.xid, self.state.last_zxid, code, body)
         effects.append(Send(connection, answer))
-        if header.op in _WATCHING and self._has_too_many_watches(client):
+        if self.watches.total > watches and self._has_too_many_watches(client):
             effects += [Warn(connection, "too many watches"), Drop(connection, "too many watches")]
         return effects
 
@@ -310,6 +306,8 @@ class Machine:
         count_of = self.watches.count_of
         if count_of(client.connection) > WATCHES_PER_CONNECTION_MAX:
             return True
+        if self.watches.total <= WATCHES_PER_ADDRESS_MAX:
+            return False  # so none of the addresses has more
         return sum(map(count_of, self._clients.at(client.address))) > WATCHES_PER_ADDRESS_MAX
 
     def _carry_out(

@@ -1,5 +1,8 @@
 """Who may do what: the cluster's secret before everything else, then each node's access list."""
 
+import sys
+from types import FrameType
+
 import pytest
 
 from kits.coordination.coordination_kit import CREDENTIALS
@@ -304,6 +307,34 @@ def test_sessions_and_watches_of_one_address_are_bounded(monkeypatch: pytest.Mon
     bench.machine.connected(ConnectionId(5), "here")
     assert bench.connect(5, credentials=None) is not None
     assert bench.prove(5).code == Code.OK, "there is room again"
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_a_read_does_not_look_at_the_other_connections_of_its_address(
+    bench: Bench, *, watch: bool
+) -> None:
+    """Anybody can open hundreds, from the address of a broker, too."""
+
+    def calls_of_a_read() -> int:
+        count = 0
+
+        def note(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(note)
+        try:
+            bench.request(MEMBER, Op.GET_DATA, wire.watched("/a", watch=watch))
+        finally:
+            sys.setprofile(None)
+        return count
+
+    bench.machine.connected(ConnectionId(OTHER), "")
+    few = calls_of_a_read()
+    bench.request(MEMBER, Op.SET_DATA, wire.set_data("/a", b"", ANY_VERSION))  # takes the watch
+    for number in range(100):
+        bench.machine.connected(ConnectionId(1000 + number), "")
+    assert calls_of_a_read() == few
 
 
 # -- older trees -------------------------------------------------------------------------------
