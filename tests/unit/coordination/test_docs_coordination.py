@@ -20,7 +20,10 @@ def test_the_limits_are_the_code_s() -> None:
     told = [
         (limits.FRAME_BYTES_MAX == MIB - 1, "1 MiB - 1"),
         (limits.DATA_BYTES_MAX == 512 * MIB, "512 MiB"),
-        (limits.NODE_BYTES == 500, "500 bytes for each"),
+        (limits.NODE_BYTES == 650, "650 bytes for each"),
+        (limits.ACL_ENTRIES_MAX == 32, "| access list of one node | 32 entries of"),
+        (limits.ACL_IDENTITY_CHARACTERS_MAX == 256, "of up to 256 characters, then InvalidACL"),
+        (limits.ACL_ENTRY_BYTES == 500, "each after the first counts 500 bytes"),
         (limits.AUTHENTICATED_MAX == 1_000, "| connections | 1,000, then new ones are closed |"),
         (limits.SESSIONS_MAX == 20_000, "| sessions | 20,000, then"),
         (limits.EPHEMERALS_PER_SESSION_MAX == 20_000, "one session | 20,000, then"),

@@ -1,11 +1,12 @@
 """Access lists: who a client is, and what each node lets it do, as in ZooKeeper."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from millstream.coordination.credentials import SCHEME as DIGEST
 from millstream.coordination.credentials import USER
 from millstream.coordination.keeper.changes import SetNodeAcl
+from millstream.coordination.keeper.limits import ACL_ENTRIES_MAX, ACL_IDENTITY_CHARACTERS_MAX
 from millstream.coordination.keeper.protocol import (
     OPEN_PERMISSIONS,
     Code,
@@ -46,14 +47,16 @@ def is_allowed(node: Node, identities: Identities, *permissions: Permission) -> 
     )
 
 
-def checked_acl(acl: Iterable[Acl], identities: Identities) -> tuple[Acl, ...]:
+def checked_acl(acl: Sequence[Acl], identities: Identities) -> tuple[Acl, ...]:
     """The list to keep, with `auth` replaced by who the client is; raises KeeperError.
 
     Entries of schemes that are not enforced here are refused: keeping them would be a false
     promise.
     """
+    if len(acl) > ACL_ENTRIES_MAX:
+        raise KeeperError(Code.INVALID_ACL)
     found = dict.fromkeys(one for entry in acl for one in _expanded(entry, identities))
-    if not found:
+    if not 0 < len(found) <= ACL_ENTRIES_MAX:
         raise KeeperError(Code.INVALID_ACL)
     return tuple(found)
 
@@ -61,7 +64,8 @@ def checked_acl(acl: Iterable[Acl], identities: Identities) -> tuple[Acl, ...]:
 def _expanded(entry: Acl, identities: Identities) -> list[Acl]:
     if entry[1:] == _WORLD:
         return [entry]
-    if entry.scheme == DIGEST and entry.identity.count(":") == 1:
+    is_short = len(entry.identity) <= ACL_IDENTITY_CHARACTERS_MAX
+    if entry.scheme == DIGEST and entry.identity.count(":") == 1 and is_short:
         return [entry]
     if entry.scheme == _AUTH and identities:
         return [Acl(entry.permissions, *one) for one in identities]
@@ -92,10 +96,11 @@ def upgrades(state: State, identity: Identity) -> Iterator[SetNodeAcl]:
     everybody on purpose stay open.
     """
     is_open = state.nodes[ROOT].acl == OPEN_ACL
+    cluster = cluster_acl(identity)
     for path, node in state.nodes.items():
         acl = tuple(dict.fromkeys(_renewed(one, identity) for one in node.acl))
         if is_open and acl == OPEN_ACL:
-            acl = cluster_acl(identity)
+            acl = cluster
         if acl != node.acl:
             yield SetNodeAcl(path, acl)
 

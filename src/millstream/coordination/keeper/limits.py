@@ -45,12 +45,24 @@ DATA_BYTES_MAX: Final = 512 * MIB
 made. Kafka's largest clusters kept some hundred thousand nodes of a few hundred bytes."""
 
 DATA_BYTES_PER_ADDRESS_MAX: Final = DATA_BYTES_MAX // 2
-"""Nodes that one address was the last to write: half a million of the smallest. A controller writes
+"""Nodes that one address was the last to write: 400,000 of the smallest. A controller writes
 almost all of a cluster's, so less would be a limit on the cluster; the other half is for the
 brokers of other machines, and for the controller after it."""
 
-NODE_BYTES: Final = 500
-"""What a node takes in memory beside its path and data."""
+NODE_BYTES: Final = 650
+"""What a node takes in memory beside its path and data, as measured with 22,000 to 90,000 nodes."""
+
+ACL_ENTRIES_MAX: Final = 32
+"""Of a node's access list; each is compared at each request for the node. Brokers set one."""
+
+ACL_IDENTITY_CHARACTERS_MAX: Final = 256
+"""Of one entry: a user's name and a hash of 28 characters."""
+
+ACL_ENTRY_BYTES: Final = 500
+"""What an entry takes in memory at most; the first of a list is counted with its node."""
+
+ACLS_SHARED_MAX: Final = 64
+"""Different access lists that nodes share; almost all nodes have the cluster's."""
 
 WATCHES_PER_CONNECTION_MAX: Final = 200_000
 """One watch for every partition of a large cluster, twice."""

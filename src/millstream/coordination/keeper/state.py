@@ -18,7 +18,7 @@ from millstream.coordination.keeper.changes import (
     SetNodeAcl,
     Txn,
 )
-from millstream.coordination.keeper.limits import NODE_BYTES
+from millstream.coordination.keeper.limits import ACL_ENTRY_BYTES, ACLS_SHARED_MAX, NODE_BYTES
 from millstream.coordination.keeper.protocol import OPEN_PERMISSIONS, Event
 from millstream.coordination.keeper.requests import Acl
 from millstream.coordination.paths import ROOT, name_of, parent_of
@@ -55,6 +55,10 @@ class Node:
     """Where it was last written from; "" before the start of the server: the files do not say."""
     children: set[str] = field(default_factory=set)
 
+    def size_bytes(self, path: str) -> int:
+        """As counted towards the limit."""
+        return size_of(path, self.data, self.acl)
+
     def stat(self) -> NodeStat:
         return NodeStat(
             czxid=self.czxid,
@@ -90,9 +94,22 @@ class State:
         """Their time-outs in milliseconds."""
         self.ephemerals: dict[SessionId, set[str]] = {}
         self.last_zxid = NO_ZXID
-        self.size_bytes = sum(size_of(path, b"") for path in SPECIAL_PATHS)
+        self.size_bytes = sum(size_of(path, b"", OPEN_ACL) for path in SPECIAL_PATHS)
         self.bytes_from: dict[str, int] = {}
         """Of nodes that each address was the last to write since the start of the server."""
+        self._shared: dict[tuple[Acl, ...], tuple[Acl, ...]] = {}
+
+    def shared(self, acl: tuple[Acl, ...]) -> tuple[Acl, ...]:
+        """An equal list, which other nodes have already: the cluster's would take hundreds of bytes
+        in each of them.
+        """
+        found = self._shared.get(acl)
+        if found is not None:
+            return found
+        if len(self._shared) >= ACLS_SHARED_MAX:
+            self._shared.clear()
+        self._shared[acl] = acl
+        return acl
 
     def grow(self, node: Node, growth_bytes: int) -> None:
         """Count a node that comes, changes or goes."""
@@ -106,10 +123,11 @@ class State:
         """A node of a snapshot; its parent came before it."""
         old = self.nodes.get(path)
         if old is not None:
-            self.size_bytes -= size_of(path, old.data)
+            self.size_bytes -= old.size_bytes(path)
             node.children = old.children
+        node.acl = self.shared(node.acl)
         self.nodes[path] = node
-        self.size_bytes += size_of(path, node.data)
+        self.size_bytes += node.size_bytes(path)
         if path != ROOT:
             self.nodes[parent_of(path)].children.add(name_of(path))
         if node.owner != NO_SESSION:
@@ -175,7 +193,7 @@ class Draft:
         before = (parent.created_children, parent.pzxid)
         node = state.nodes[path] = Node(
             change.data,
-            change.acl,
+            state.shared(change.acl),
             czxid=self.zxid,
             mzxid=self.zxid,
             pzxid=self.zxid,
@@ -187,7 +205,7 @@ class Draft:
         parent.children.add(name)
         parent.created_children = as_int(parent.created_children + 1)
         parent.pzxid = self.zxid
-        state.grow(node, size_of(path, change.data))
+        state.grow(node, node.size_bytes(path))
         if owner != NO_SESSION:
             state.ephemerals.setdefault(owner, set()).add(path)
 
@@ -195,7 +213,7 @@ class Draft:
             del state.nodes[path]
             parent.children.discard(name)
             parent.created_children, parent.pzxid = before
-            state.grow(node, -size_of(path, change.data))
+            state.grow(node, -node.size_bytes(path))
             _forget_ephemeral(state, owner, path)
 
         self._undo.append(undo)
@@ -210,14 +228,14 @@ class Draft:
         del state.nodes[path]
         parent.children.discard(name)
         parent.pzxid = self.zxid
-        state.grow(node, -size_of(path, node.data))
+        state.grow(node, -node.size_bytes(path))
         _forget_ephemeral(state, node.owner, path)
 
         def undo() -> None:
             state.nodes[path] = node
             parent.children.add(name)
             parent.pzxid = pzxid_before
-            state.grow(node, size_of(path, node.data))
+            state.grow(node, node.size_bytes(path))
             if node.owner != NO_SESSION:
                 state.ephemerals.setdefault(node.owner, set()).add(path)
 
@@ -227,26 +245,31 @@ class Draft:
     def _set(self, path: str, data: bytes | None) -> None:
         state, node = self._state, self._state.nodes[path]
         before = (node.data, node.mzxid, node.modified_ms, node.version, node.address)
-        state.grow(node, -size_of(path, node.data))
+        state.grow(node, -node.size_bytes(path))
         node.data, node.mzxid, node.modified_ms = data, self.zxid, self._time_ms
         node.version, node.address = next_version(node.version), self.address
-        state.grow(node, size_of(path, data))
+        state.grow(node, node.size_bytes(path))
 
         def undo() -> None:
-            state.grow(node, -size_of(path, data))
+            state.grow(node, -node.size_bytes(path))
             node.data, node.mzxid, node.modified_ms, node.version, node.address = before
-            state.grow(node, size_of(path, node.data))
+            state.grow(node, node.size_bytes(path))
 
         self._undo.append(undo)
         self.triggers.append(Trigger(Event.CHANGED, path))
 
     def _set_acl(self, path: str, acl: tuple[Acl, ...]) -> None:
-        node = self._state.nodes[path]
-        before = (node.acl, node.acl_version)
-        node.acl, node.acl_version = acl, next_version(node.acl_version)
+        state, node = self._state, self._state.nodes[path]
+        before = (node.acl, node.acl_version, node.address)
+        state.grow(node, -node.size_bytes(path))
+        node.acl, node.acl_version = state.shared(acl), next_version(node.acl_version)
+        node.address = self.address
+        state.grow(node, node.size_bytes(path))
 
         def undo() -> None:
-            node.acl, node.acl_version = before
+            state.grow(node, -node.size_bytes(path))
+            node.acl, node.acl_version, node.address = before
+            state.grow(node, node.size_bytes(path))
 
         self._undo.append(undo)
 
@@ -257,9 +280,9 @@ class Draft:
         self._state.sessions.pop(self.session_id, None)
 
 
-def size_of(path: str, data: bytes | None) -> int:
+def size_of(path: str, data: bytes | None, acl: tuple[Acl, ...]) -> int:
     """The size of a node as counted towards the limit."""
-    return NODE_BYTES + len(path) + len(data or b"")
+    return NODE_BYTES + len(path) + len(data or b"") + ACL_ENTRY_BYTES * max(0, len(acl) - 1)
 
 
 def next_version(version: int) -> int:

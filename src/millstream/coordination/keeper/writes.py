@@ -38,7 +38,7 @@ def change_of(state: State, request: WriteRequest, client: Client) -> Change | N
             return _delete(state, path, version, identities)
         case SetDataRequest(path, data, version):
             node = _existing(state, path, identities, Permission.WRITE)
-            _check_room(state, client, size_of(path, data), before=(node, size_of(path, node.data)))
+            _check_room(state, client, path, size_of(path, data, node.acl), node)
             _check_version(node.version, version)
             return SetNode(path, data)
         case CheckRequest(path, version):
@@ -51,6 +51,7 @@ def change_of(state: State, request: WriteRequest, client: Client) -> Change | N
             checked = checked_acl(acl, identities)
             node = _existing(state, path, identities, Permission.ADMIN)
             _check_version(node.acl_version, version)
+            _check_room(state, client, path, size_of(path, node.data, checked), node)
             return SetNodeAcl(path, checked)
 
 
@@ -75,7 +76,7 @@ def _create(state: State, request: CreateRequest, client: Client) -> CreateNode:
         raise KeeperError(Code.NODE_EXISTS)
     if parent.owner:
         raise KeeperError(Code.NO_CHILDREN_FOR_EPHEMERALS)
-    _check_room(state, client, size_of(path, request.data))
+    _check_room(state, client, path, size_of(path, request.data, acl))
     return CreateNode(path, request.data, acl, kind.is_ephemeral)
 
 
@@ -112,12 +113,12 @@ def _check_version(actual: int, expected: int) -> None:
 
 
 def _check_room(
-    state: State, client: Client, size_bytes: int, before: tuple[Node, int] | None = None
+    state: State, client: Client, path: str, size_bytes: int, node: Node | None = None
 ) -> None:
-    """For a node of this size, instead of the one before. What needs no more room may always be
-    written: a full server must be able to recover.
+    """For a node of this size, instead of the one that is there. What needs no more room may always
+    be written: a full server must be able to recover.
     """
-    node, freed_bytes = before or (None, 0)
+    freed_bytes = 0 if node is None else node.size_bytes(path)
     growth_bytes = size_bytes - freed_bytes
     if growth_bytes <= 0:
         return

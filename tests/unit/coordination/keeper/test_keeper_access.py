@@ -19,13 +19,22 @@ from millstream.coordination.keeper.access import (
     shown_acl,
     upgrades,
 )
+from millstream.coordination.keeper.changes import SetNodeAcl
 from millstream.coordination.keeper.jute import JuteReader, pack_integer, pack_long, pack_text
-from millstream.coordination.keeper.limits import IDENTITIES_PER_CONNECTION_MAX
+from millstream.coordination.keeper.limits import (
+    ACL_ENTRIES_MAX,
+    ACL_ENTRY_BYTES,
+    ACL_IDENTITY_CHARACTERS_MAX,
+    ACLS_SHARED_MAX,
+    IDENTITIES_PER_CONNECTION_MAX,
+)
 from millstream.coordination.keeper.protocol import Code, KeeperError, Op, Permission
 from millstream.coordination.keeper.requests import Acl
-from millstream.coordination.keeper.state import OPEN_ACL, Node, State, size_of
+from millstream.coordination.keeper.snapshots import decode_snapshot, encode_snapshot
+from millstream.coordination.keeper.state import OPEN_ACL, Draft, Node, State, size_of
 from millstream.coordination.keeper.watches import ConnectionId
 from millstream.coordination.port import ANY_VERSION, NodeKind
+from millstream.model.ids import NO_SESSION
 from millstream.observe.redaction import Secret
 from millstream.testing.sim import keeper_requests as wire
 
@@ -372,7 +381,9 @@ def test_another_secret_gets_what_the_former_had() -> None:
 
 def test_nodes_and_bytes_of_one_address_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever wrote a node last counts for it, and what needs no more room may be written."""
-    monkeypatch.setattr(writes_module, "DATA_BYTES_PER_ADDRESS_MAX", 3 * size_of("/n0", b""))
+    monkeypatch.setattr(
+        writes_module, "DATA_BYTES_PER_ADDRESS_MAX", 3 * size_of("/n0", b"", OPEN_ACL)
+    )
     bench = Bench()
     for connection, address in ((1, "here"), (2, "here"), (3, "there")):
         bench.machine.connected(ConnectionId(connection), address)
@@ -400,3 +411,75 @@ def test_nodes_and_bytes_of_one_address_are_bounded(monkeypatch: pytest.MonkeyPa
     before = dict(bench.machine.state.bytes_from)
     bench.request(3, Op.MULTI, wire.multi(operations))
     assert bench.machine.state.bytes_from == before, "a multi that is refused counts nothing"
+
+
+# -- what access lists take ----------------------------------------------------------------------
+
+
+def many(count: int, text: str = "") -> bytes:
+    """A list of the cluster's identity and others."""
+    others = [(1, "digest", f"u{number}{text}:hash") for number in range(count - 1)]
+    entries = [(31, "digest", CREDENTIALS.identity()), *others]
+    packed = [
+        pack_integer(one) + pack_text(scheme) + pack_text(name) for one, scheme, name in entries
+    ]
+    return pack_integer(count) + b"".join(packed)
+
+
+def set_acl(path: str, entries: bytes) -> bytes:
+    return pack_text(path) + entries + pack_integer(ANY_VERSION)
+
+
+@pytest.mark.parametrize(
+    ("entries", "code"),
+    [
+        (many(ACL_ENTRIES_MAX), Code.OK),
+        (many(ACL_ENTRIES_MAX + 1), Code.INVALID_ACL),
+        (many(2, "x" * ACL_IDENTITY_CHARACTERS_MAX), Code.INVALID_ACL),
+    ],
+    ids=["as many as may be", "one more", "a long identity"],
+)
+def test_access_lists_are_short(bench: Bench, entries: bytes, code: Code) -> None:
+    assert bench.request(MEMBER, Op.SET_ACL, set_acl("/a", entries)).code == code
+    assert bench.request(MEMBER, Op.CREATE, create_with_acl("/b", entries)).code == code
+
+
+def test_access_lists_count_as_bytes_of_their_node(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the list is replaced, a multi is refused, the node goes, or a snapshot is read."""
+    state = bench.machine.state
+    before = (state.size_bytes, dict(state.bytes_from))
+    assert bench.request(MEMBER, Op.CREATE, create_with_acl("/b", many(3))).code == Code.OK
+    assert bench.request(MEMBER, Op.SET_ACL, set_acl("/b", many(9))).code == Code.OK
+    grown = state.size_bytes
+    assert grown == before[0] + size_of("/b", b"", OPEN_ACL) + 8 * ACL_ENTRY_BYTES
+    assert decode_snapshot(encode_snapshot(state)).size_bytes == grown
+    monkeypatch.setattr(writes_module, "DATA_BYTES_MAX", grown)
+    assert bench.request(MEMBER, Op.SET_ACL, set_acl("/b", many(10))).code == Code.QUOTA_EXCEEDED
+    assert bench.request(MEMBER, Op.SET_ACL, set_acl("/b", many(2))).code == Code.OK
+    monkeypatch.undo()
+    draft = Draft(state, time_ms=0, session_id=NO_SESSION, address="other")
+    draft.add(SetNodeAcl("/b", state.nodes["/a"].acl))
+    draft.undo()
+    assert bench.request(MEMBER, Op.DELETE, wire.versioned("/b", ANY_VERSION)).code == Code.OK
+    assert (state.size_bytes, state.bytes_from) == before
+
+
+def test_nodes_share_equal_access_lists(bench: Bench) -> None:
+    for path in ("/b", "/c"):
+        bench.request(MEMBER, Op.CREATE, create_with_acl(path, many(2)))
+    bench.create(MEMBER, "/d")
+    bench.request(MEMBER, Op.SET_ACL, set_acl("/d", many(2)))
+    for nodes in (
+        bench.machine.state.nodes,
+        decode_snapshot(encode_snapshot(bench.machine.state)).nodes,
+    ):
+        assert nodes["/b"].acl is nodes["/c"].acl
+        assert nodes["/b"].acl is nodes["/d"].acl
+
+
+def test_lists_that_no_node_has_any_more_are_not_kept(bench: Bench) -> None:
+    for number in range(3 * ACLS_SHARED_MAX):
+        bench.request(MEMBER, Op.SET_ACL, set_acl("/a", many(2, str(number))))
+    assert len(bench.machine.state._shared) <= ACLS_SHARED_MAX
