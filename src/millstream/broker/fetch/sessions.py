@@ -283,7 +283,8 @@ class FetchSessions:
             # The same request came again, on another connection, while this one waited.
             return RoundAnswer(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, ())
         if len(found) > UNKNOWN_KEPT_MAX and _are_mostly_unknown(found, len(session.cursors)):
-            self._remove(session)
+            if self._has(session):
+                self._remove(session)
             return RoundAnswer(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, NO_SESSION_ID, ())
         return RoundAnswer(ErrorCode.NONE, session.session_id, _changes(session, found))
 
@@ -311,6 +312,10 @@ class FetchSessions:
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1000)
+
+    def _has(self, session: FetchSession) -> bool:
+        """Whether it is still there: others may close it or replace it while a request waits."""
+        return self._sessions.get(session.session_id) is session
 
     def _is_too_large(self, size: int, *, is_privileged: bool) -> bool:
         """Whether no eviction would help."""

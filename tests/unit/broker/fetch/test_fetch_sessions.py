@@ -492,3 +492,26 @@ def test_a_waiting_fetch_leaves_partitions_that_its_session_forgot_meanwhile() -
     assert plane.fetched(second, 12).errors == []
     assert not plane.leader("t", 0).readers
     assert not plane.leader("t", 1).readers
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "evicted"])
+def test_a_session_that_ended_while_its_request_waited_ends_once(
+    monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    """I-37. Most of its partitions do not exist, so the end of the wait would end it, too."""
+    monkeypatch.setattr(sessions_module, "UNKNOWN_KEPT_MAX", 3)
+    plane = plane_with(1, slots_max=1)
+    client = Client(plane, 12)
+    client.fetch(("t", 0, 0), ("none", 0, 0), ("none", 1, 0))
+    more = [("none", index, 0) for index in range(2, 4)]
+    numbers = {"session_id": client.session_id, "session_epoch": 1}
+    waiting = plane.send(plane.fetch_request(more, max_wait_ms=500, **numbers), 12)
+    if is_closed:
+        plane.fetch([("t", 0, 0)], version=12, session_id=client.session_id, session_epoch=-1)
+    else:
+        plane.timers.pass_time(1)
+        plane.clock.advance(EVICTION_MS)
+        Client(plane, 12).fetch(("t", 0, 0))
+    plane.timers.pass_time(501)
+    assert plane.fetched(waiting, 12).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert plane.sessions.partition_count == len(plane.sessions) == (0 if is_closed else 1)
