@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from kits.kernels.kernel_twins import compiled, needs_compiled, twins
 from millstream.broker.fetch import request as fetch_request
 from millstream.broker.fetch import response as fetch_response
+from millstream.broker.fetch.cursors import Cursor, Found
 from millstream.broker.fetch.request import FetchParams, decode
 from millstream.broker.fetch.response import Hints, encode, encode_frame
-from millstream.broker.fetch.sessions import Cursor, Found, RoundAnswer
+from millstream.broker.fetch.sessions import RoundAnswer
 from millstream.broker.requests.advertised_brokers import LeaderHint
 from millstream.model.ids import Offset, ProducerId
 from millstream.storage.log.reader import ReadSlice

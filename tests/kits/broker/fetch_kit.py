@@ -53,9 +53,9 @@ def counted(*, is_fast: bool = True) -> Iterator[Paths]:
         paths.fast += found is not None
         return found
 
-    def slow(self: fetch_read.FetchReader) -> Any:
+    def slow(self: fetch_read.FetchReader, cursors: Any) -> Any:
         paths.slow += 1
-        return read(self)
+        return read(self, cursors)
 
     with (
         patch.object(fetch_read, "tail_frame", fast),

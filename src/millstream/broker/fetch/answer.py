@@ -1,32 +1,26 @@
 """What a Fetch is answered with, and whether it waits before that."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
+from millstream.broker.fetch.cursors import Found
 from millstream.broker.fetch.delayed import is_log_start_unsent
 from millstream.broker.fetch.read import FetchReader
-from millstream.broker.fetch.response import (
-    NO_HINTS,
-    Hints,
-    encode,
-    encode_frame,
-    encode_steps,
-)
-from millstream.broker.fetch.sessions import Found, RoundAnswer
+from millstream.broker.fetch.response import NO_HINTS, Hints, encode, encode_frame
+from millstream.broker.fetch.sessions import RoundAnswer
 from millstream.broker.requests.advertised_brokers import leader_hint
-from millstream.broker.requests.answer_parts import release
 from millstream.broker.requests.context import Context
-from millstream.runtime.scheduler import StepGenerator, YieldCounter
 from millstream.wire.errors import ErrorCode
 
 HELD_BACK_MS_MIN: Final = 20
 """Between two answers to a follower that catches up and has used up its rate limit."""
 
-_FIRST_WITH_HINTS: Final = 16
+FIRST_WITH_HINTS: Final = 16
 _HINTED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-def wait_ms_of(reader: FetchReader, found: list[Found]) -> int:
+def wait_ms_of(reader: FetchReader, found: Sequence[Found]) -> int:
     """How long the request waits for more than was found; 0: it is answered now."""
     wait_ms = reader.round.params.max_wait_ms
     if wait_ms <= 0 or reader.has_older_segment:
@@ -57,10 +51,10 @@ def answer(context: Context, reader: FetchReader, found: list[Found]) -> None:
     pinned = reader.pin(round_answer.found)
     if pinned is not round_answer.found:
         round_answer = round_answer._replace(found=pinned)
-    error_count = _count(reader, round_answer)
+    error_count = 1 if round_answer.error else count_sent(reader, round_answer.found)
     facts = context.facts
     hints = NO_HINTS
-    if error_count and facts.version >= _FIRST_WITH_HINTS:
+    if error_count and facts.version >= FIRST_WITH_HINTS:
         hints = _hints(context, round_answer)
     frame = encode_frame(facts.version, facts.correlation_id, round_answer) if not hints else None
     if frame is not None:
@@ -69,32 +63,10 @@ def answer(context: Context, reader: FetchReader, found: list[Found]) -> None:
         context.answer_parts(encode(facts.version, round_answer, hints), error_count=error_count)
 
 
-def answer_steps(context: Context, reader: FetchReader, found: list[Found]) -> StepGenerator[None]:
-    """The same for very many, whose files are pinned already."""
-    is_ready = False
-    try:
-        round_answer = context.services.fetch_sessions.finish(reader.round, found)
-        yield None
-        error_count = _count(reader, round_answer)
-        hints: Hints = {}
-        if error_count and context.version >= _FIRST_WITH_HINTS:
-            pace = YieldCounter()
-            for one in round_answer.found:
-                _add_hint(context, hints, one)
-                if pace.is_due():
-                    yield None
-        parts = yield from encode_steps(context.version, round_answer, hints)
-        is_ready = bool(round_answer.found)
-    finally:
-        if not is_ready:
-            release([one.data for one in found])
-    context.answer_parts(parts, error_count=error_count)
-
-
-def _count(reader: FetchReader, round_answer: RoundAnswer) -> int:
+def count_sent(reader: FetchReader, found: Sequence[Found]) -> int:
     """Count the records that go out, and return the number of errors."""
-    error_count = 1 if round_answer.error else 0
-    for one in round_answer.found:
+    error_count = 0
+    for one in found:
         if one.error:
             error_count += 1
         elif one.cursor.replica is not None:
@@ -105,11 +77,11 @@ def _count(reader: FetchReader, round_answer: RoundAnswer) -> int:
 def _hints(context: Context, round_answer: RoundAnswer) -> Hints:
     hints: Hints = {}
     for one in round_answer.found:
-        _add_hint(context, hints, one)
+        add_hint(context, hints, one)
     return hints
 
 
-def _add_hint(context: Context, hints: Hints, one: Found) -> None:
+def add_hint(context: Context, hints: Hints, one: Found) -> None:
     """Where the leader is, for a client that asked another broker."""
     cursor = one.cursor
     topic, index = cursor.key

@@ -6,11 +6,11 @@ when one of them moves; a produce counts the callbacks of its partitions; one ti
 expires what takes too long.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from millstream.broker.fetch.cursors import Cursor, Found
 from millstream.broker.fetch.read import FetchReader
-from millstream.broker.fetch.sessions import Cursor, Found
 from millstream.broker.requests.context import Context
 from millstream.kernels.batches import HEADER_BYTES
 from millstream.model.errors import OperatingError
@@ -64,8 +64,8 @@ class DelayedFetch:
         services = context.services
         self._deadlines = services.partitions.deadlines(services.timers)
 
-    def start(self, found: list[Found], *, max_wait_ms: int) -> None:
-        """`found` is what was read so far: not enough."""
+    def join(self, cursors: Iterable[Cursor], found: Sequence[Found]) -> None:
+        """Wait on these partitions; `found` is what was read of them in this moment."""
         if self._min_bytes > ANY_RECORDS_BYTES:
             for one in found:
                 size = one.data.size_bytes
@@ -73,12 +73,15 @@ class DelayedFetch:
                     self._bytes_seen += size
                     self._bytes_of[one.cursor] = size
         is_follower = self._reader.is_follower
-        for cursor in self._reader.round.cursors:
+        for cursor in cursors:
             replica = cursor.replica
             if replica is not None:
                 waiting = replica.follower_readers if is_follower else replica.readers
                 waiting[self] = cursor
                 self._joined.append(replica)
+
+    def start(self, *, max_wait_ms: int) -> None:
+        """What was read was not enough."""
         self._deadlines.add(self, timeout_ms=max_wait_ms)
 
     def progressed(self, mark: Any) -> None:
@@ -94,7 +97,7 @@ class DelayedFetch:
     def is_over(self) -> bool:
         """Also when the client is gone: then nothing waits for it any longer."""
         if not self._is_over and not self._context.peer.is_open:
-            self._leave()
+            self.leave()
         return self._is_over
 
     def _is_enough(self, cursor: Cursor) -> bool:
@@ -125,7 +128,8 @@ class DelayedFetch:
         is_older = data.size_bytes > 0 and data.file is not replica.log.segments.active.log
         return is_older or self._bytes_seen >= self._min_bytes
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Wait on nothing any more."""
         self._is_over = True
         is_follower = self._reader.is_follower
         for replica in self._joined:
@@ -134,7 +138,7 @@ class DelayedFetch:
         self._joined.clear()
 
     def _finish(self) -> None:
-        self._leave()
+        self.leave()
         context = self._context
         if not context.peer.is_open:
             return

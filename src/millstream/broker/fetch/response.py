@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
+from millstream.broker.fetch.cursors import Found
 from millstream.broker.fetch.request import FIRST_FLEXIBLE, FIRST_WITH_SESSIONS, TopicKey
-from millstream.broker.fetch.sessions import Found, RoundAnswer
+from millstream.broker.fetch.sessions import RoundAnswer
 from millstream.broker.requests.advertised_brokers import LeaderHint
 from millstream.broker.requests.context import AnswerPart
 from millstream.kernels.fetch import answer_frame
-from millstream.runtime.scheduler import StepGenerator, chunked, run_blocking
+from millstream.model.limits import KIB
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, chunked, run_blocking
 from millstream.storage.segments.txn_index import AbortedTransaction
 from millstream.wire.primitives import (
     write_compact_length,
@@ -37,6 +39,8 @@ _LEADER: Final = Struct(">ii")
 
 _NULL: Final = b"\xff\xff\xff\xff"
 
+PART_BYTES: Final = 256 * KIB
+
 
 Hints = dict[tuple[TopicKey, int], LeaderHint]
 NO_HINTS: Final[Hints] = {}
@@ -52,14 +56,19 @@ def encode_steps(
 ) -> StepGenerator[list[AnswerPart]]:
     """The same, in steps."""
     writer = _Writer(version, hints)
-    topics = _by_topic(answer.found)
+    topics: list[tuple[TopicKey, list[Found]]] = []
+    for chunk in chunked(answer.found):
+        _add_by_topic(topics, chunk)
+        yield None
     writer.top(answer, len(topics))
+    pace = YieldCounter()
     for topic, partitions in topics:
         writer.topic(topic, len(partitions))
-        for chunk in chunked(partitions):
-            for one in chunk:
-                writer.partition(one)
-            yield None
+        for one in partitions:
+            writer.partition(one)
+            if pace.is_due():
+                writer.cut()
+                yield None
         writer.topic_end()
     writer.end()
     return writer.parts
@@ -74,23 +83,21 @@ def encode_frame(
     return answer_frame(version, correlation_id, answer.error, answer.session_id, answer.found)
 
 
-def _by_topic(found: Sequence[Found]) -> list[tuple[TopicKey, list[Found]]]:
+def _add_by_topic(groups: list[tuple[TopicKey, list[Found]]], found: Sequence[Found]) -> None:
     """Neighbours of one topic together, in order: the order says what was read first."""
-    groups: list[tuple[TopicKey, list[Found]]] = []
-    last: TopicKey | None = None
+    last = groups[-1][0] if groups else None
     for one in found:
         topic = one.cursor.key[0]
         if topic != last:
             last = topic
             groups.append((topic, []))
         groups[-1][1].append(one)
-    return groups
 
 
 class _Writer:
     """Bytes so far, and the parts before them."""
 
-    __slots__ = ("_hints", "_is_flexible", "_out", "_version", "parts")
+    __slots__ = ("_hints", "_is_flexible", "_nodes", "_out", "_version", "parts")
 
     def __init__(self, version: int, hints: Hints) -> None:
         self.parts: list[AnswerPart] = []
@@ -98,6 +105,8 @@ class _Writer:
         self._version = version
         self._is_flexible = version >= FIRST_FLEXIBLE
         self._hints = hints
+        self._nodes: dict[int, LeaderHint] = {}
+        """Where the leaders of the hints are."""
 
     def _count(self, count: int) -> None:
         if self._is_flexible:
@@ -180,14 +189,21 @@ class _Writer:
             out.append(_LEADER.size + 1)
             out += _LEADER.pack(hint.leader_id, hint.leader_epoch)
             out.append(0)
+            if hint.host is not None:
+                self._nodes[hint.leader_id] = hint
+
+    def cut(self) -> None:
+        """Begin a new part before the last one is so large that copying it takes long."""
+        if len(self._out) >= PART_BYTES:
+            self.parts.append(bytes(self._out))
+            self._out = bytearray()
 
     def end(self) -> None:
         """The last tagged fields: where the leaders of the hints are."""
         out = self._out
         if self._is_flexible:
-            nodes = {hint.leader_id: hint for hint in self._hints.values() if hint.host is not None}
-            if nodes and self._version >= _FIRST_WITH_ENDPOINTS:
-                value = _encode_nodes(nodes)
+            if self._nodes and self._version >= _FIRST_WITH_ENDPOINTS:
+                value = _encode_nodes(self._nodes)
                 out += b"\1\0"
                 write_unsigned_varint(out, len(value))
                 out += value

@@ -9,28 +9,34 @@ Reading the partitions is done by `broker/fetch/read.py`.
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from millstream.broker.fetch.cursors import (
+    UNKNOWN,
+    Cursor,
+    CursorKey,
+    Found,
+    add_cursors,
+    count_unknown,
+    note_all_sent,
+    note_sent,
+    update_cursors,
+)
 from millstream.broker.fetch.request import (
     FINAL_SESSION_EPOCH,
+    FIRST_WITH_TOPIC_IDS,
     INITIAL_SESSION_EPOCH,
     NO_SESSION_ID,
     FetchParams,
-    FetchPartition,
-    TopicKey,
 )
-from millstream.kernels import fetch as kernel
 from millstream.model.invariant import invariant
 from millstream.model.limits import (
     FETCH_SESSION_PARTITIONS_MAX,
     FETCH_SESSIONS_PARTITIONS_MAX,
 )
-from millstream.replication.readable import ReadableReplica
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.scheduler import StepGenerator, chunked
-from millstream.storage.log.reader import ReadSlice
-from millstream.storage.segments.txn_index import AbortedTransaction
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, chunked
 from millstream.wire.errors import ErrorCode
 
 SESSION_EPOCH_MAX: Final = 2**31 - 1
@@ -42,40 +48,6 @@ EVICTION_MS: Final = 120_000
 UNKNOWN_KEPT_MAX: Final = 1_000
 """Partitions of a session up to which it stays when most of them are unknown: topics were deleted,
 or this broker does not have them yet."""
-
-UNKNOWN: Final = -1
-
-CursorKey = tuple[TopicKey, int]
-
-
-if TYPE_CHECKING:
-
-    class Cursor(kernel.Cursor):
-        """The kernel's class, whose leader is a partition here."""
-
-        leader: ReadableReplica | None
-
-else:
-    Cursor = kernel.Cursor
-
-
-class Found(NamedTuple):
-    """What reading at one cursor gave."""
-
-    cursor: Cursor
-    error: int
-    high_watermark: int
-    last_stable_offset: int
-    log_start: int
-    aborted: Sequence[AbortedTransaction] | None
-    """None: not requested."""
-    data: ReadSlice
-    diverging: tuple[int, int] | None = None
-    """Epoch and end offset from which the client's log diverges from ours."""
-    is_unknown: bool = False
-    """The partition does not exist: no reason to answer before `max_wait_ms` is over."""
-    preferred_replica: int = -1
-    """The broker that is closer to the client, which reads there instead (KIP-392)."""
 
 
 class FetchSession:
@@ -118,9 +90,9 @@ class FetchSession:
         Without that a client whose limit is always used up by the first partitions would never see
         the rest.
         """
-        cursors = self.cursors
-        if cursors.pop(cursor.key, None) is not None:
-            cursors[cursor.key] = cursor
+        known = self.cursors.pop(cursor.key, None)
+        if known is not None:
+            self.cursors[cursor.key] = known
 
 
 Rank = tuple[bool, int, int]
@@ -130,21 +102,32 @@ Rank = tuple[bool, int, int]
 class FetchRound:
     """One request: the cursors it reads, and its session."""
 
-    __slots__ = ("cursors", "error", "params", "session")
+    __slots__ = ("by_key", "cursors", "error", "params", "session")
 
     def __init__(
         self,
         params: FetchParams,
         cursors: Collection[Cursor] = (),
         *,
+        by_key: dict[CursorKey, Cursor] | None = None,
         session: FetchSession | None = None,
         error: ErrorCode = ErrorCode.NONE,
     ) -> None:
+        """`by_key`: the cursors of a request that may become a session."""
         self.params = params
         self.cursors = cursors
+        self.by_key = by_key
         self.session = session
         """None: a full fetch, whether or not it requests a session."""
         self.error = error
+
+    def drop_steps(self) -> StepGenerator[None]:
+        """Free the cursors of a full fetch that was answered and has not become a session."""
+        pace = YieldCounter()
+        while self.by_key:
+            self.by_key.popitem()
+            if pace.is_due():
+                yield None
 
 
 class RoundAnswer(NamedTuple):
@@ -214,19 +197,19 @@ class FetchSessions:
             return self._begin_incremental(params)
         self._close(params.session_id)
         cursors: dict[CursorKey, Cursor] = {}
-        _add_cursors(cursors, params.partitions)
-        return FetchRound(params, cursors.values())
+        add_cursors(cursors, params.partitions)
+        return FetchRound(params, cursors.values(), by_key=cursors)
 
     def begin_steps(self, params: FetchParams) -> StepGenerator[FetchRound]:
-        """The same for a request with very many partitions."""
+        """The same for a request with very many partitions, or that forgets very many."""
         if params.session_epoch not in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
-            return self._begin_incremental(params)
+            return (yield from self._begin_incremental_steps(params))
         self._close(params.session_id)
         cursors: dict[CursorKey, Cursor] = {}
         for chunk in chunked(params.partitions):
-            _add_cursors(cursors, chunk)
+            add_cursors(cursors, chunk)
             yield None
-        return FetchRound(params, cursors.values())
+        return FetchRound(params, cursors.values(), by_key=cursors)
 
     def _close(self, session_id: int) -> None:
         """A request that is outside of any session ends the one that it names."""
@@ -235,34 +218,64 @@ class FetchSessions:
             self._remove(known)
 
     def _begin_incremental(self, params: FetchParams) -> FetchRound:
+        session = self._session_of(params)
+        if isinstance(session, FetchRound):
+            return session
+        cursors = session.cursors
+        if params.partitions:
+            update_cursors(cursors, params.partitions)
+        for key in params.forgotten:
+            cursors.pop(key, None)
+        return self._round_of(session, params)
+
+    def _begin_incremental_steps(self, params: FetchParams) -> StepGenerator[FetchRound]:
+        session = self._session_of(params)
+        if isinstance(session, FetchRound):
+            return session
+        for chunk in chunked(params.partitions):
+            update_cursors(session.cursors, chunk)
+            yield None
+        for keys in chunked(params.forgotten):
+            for key in keys:
+                session.cursors.pop(key, None)
+            yield None
+        if not self._has(session):  # it was closed meanwhile, or gave way to another one
+            return FetchRound(params, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        return self._round_of(session, params)
+
+    def _session_of(self, params: FetchParams) -> FetchSession | FetchRound:
+        """The session that the request continues, or the round of one that continues none.
+
+        Its number is used up with that: the same request cannot come in between two steps of it.
+        """
         session = self._sessions.get(params.session_id)
         if session is None:
             return FetchRound(params, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != params.session_epoch:
             return FetchRound(params, error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        if session.uses_topic_ids != params.uses_topic_ids:
+        if session.uses_topic_ids != (params.version >= FIRST_WITH_TOPIC_IDS):
             return FetchRound(params, error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        if self._is_too_large(len(params.partitions), is_privileged=session.is_privileged):
+        size = len(params.partitions)
+        if size > self._partitions_each_max and self._is_too_large(
+            size, is_privileged=session.is_privileged
+        ):
             return self._give_up(session, params)
-        cursors = session.cursors
-        for partition in params.partitions:
-            key = partition[:2]
-            cursor = cursors.get(key)
-            if cursor is None:
-                cursors[key] = Cursor(partition)
-            else:
-                cursor.update(partition)
-        for key in params.forgotten:
-            cursors.pop(key, None)
-        if not cursors:
-            self._remove(session)
-            return FetchRound(params)
         if params.isolation_level != session.isolation_level:
             session.isolation_level = params.isolation_level
             session.generation = UNKNOWN  # what each may see has changed
         session.epoch = next_epoch(session.epoch)
+        return session
+
+    def _round_of(self, session: FetchSession, params: FetchParams) -> FetchRound:
+        """For a session that now has the partitions that the request leaves it."""
+        cursors = session.cursors
+        if not cursors:
+            self._remove(session)
+            return FetchRound(params)
         self._touch(session, self._now_ms())
-        if not self._has_room_for_growth(session):
+        if (
+            len(cursors) > self._partitions_each_max or self.partition_count > self._partitions_max
+        ) and not self._has_room_for_growth(session):
             return self._give_up(session, params)
         return FetchRound(params, cursors.values(), session=session)
 
@@ -274,35 +287,70 @@ class FetchSessions:
 
     def finish(self, round_: FetchRound, found: Sequence[Found]) -> RoundAnswer:
         """What to send of what was found; a full fetch that requested a session gets one."""
-        if round_.error:
-            return RoundAnswer(round_.error, NO_SESSION_ID, ())
         session = round_.session
         if session is None:
-            return RoundAnswer(ErrorCode.NONE, self._open(round_, found), found)
+            return RoundAnswer(round_.error, self._open(round_, found), found)
         if session.epoch != next_epoch(round_.params.session_epoch):
-            # The same request came again, on another connection, while this one waited.
-            return RoundAnswer(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, ())
-        if len(found) > UNKNOWN_KEPT_MAX and _are_mostly_unknown(found, len(session.cursors)):
-            if self._has(session):
-                self._remove(session)
-            return RoundAnswer(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, NO_SESSION_ID, ())
+            return _superseded(session)
+        if len(found) > UNKNOWN_KEPT_MAX and 2 * count_unknown(found) > len(session.cursors):
+            return self._drop(session)
         return RoundAnswer(ErrorCode.NONE, session.session_id, _changes(session, found))
 
+    def finish_steps(
+        self, round_: FetchRound, found: Sequence[Found], unknown_count: int
+    ) -> StepGenerator[RoundAnswer]:
+        """The same for very many, of which so many partitions do not exist."""
+        session = round_.session
+        if session is None:
+            session_id = NO_SESSION_ID
+            if self._may_open(round_, unknown_count):
+                for chunk in chunked(found):
+                    note_all_sent(chunk)
+                    yield None
+                session_id = self._add(round_)
+            return RoundAnswer(round_.error, session_id, found)
+        if session.epoch != next_epoch(round_.params.session_epoch):
+            return _superseded(session)
+        if len(found) > UNKNOWN_KEPT_MAX and 2 * unknown_count > len(session.cursors):
+            return self._drop(session)
+        changed: list[Found] = []
+        for chunk in chunked(found):
+            changed += _changes(session, chunk)
+            yield None
+        return RoundAnswer(ErrorCode.NONE, session.session_id, changed)
+
+    def _drop(self, session: FetchSession) -> RoundAnswer:
+        """Most of its partitions do not exist any more."""
+        if self._has(session):
+            self._remove(session)
+        return RoundAnswer(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, NO_SESSION_ID, ())
+
     def _open(self, round_: FetchRound, found: Sequence[Found]) -> int:
-        params = round_.params
-        if params.session_epoch != INITIAL_SESSION_EPOCH:
+        if round_.params.session_epoch != INITIAL_SESSION_EPOCH:
             return NO_SESSION_ID
-        now_ms, size = self._now_ms(), len(round_.cursors)
-        if size > UNKNOWN_KEPT_MAX and _are_mostly_unknown(found, size):
-            return NO_SESSION_ID  # nothing would be saved: each of them is in every answer
-        if not self._make_room(size, is_privileged=params.is_follower, now_ms=now_ms):
+        if not self._may_open(round_, count_unknown(found)):
+            return NO_SESSION_ID
+        note_all_sent(found)
+        return self._add(round_)
+
+    def _may_open(self, round_: FetchRound, unknown_count: int) -> bool:
+        params, size = round_.params, len(round_.cursors)
+        if params.session_epoch != INITIAL_SESSION_EPOCH:
+            return False
+        if size > UNKNOWN_KEPT_MAX and 2 * unknown_count > size:
+            return False  # nothing would be saved: each of them is in every answer
+        return not self._is_too_large(size, is_privileged=params.is_follower)
+
+    def _add(self, round_: FetchRound) -> int:
+        """The new session's id; NO_SESSION_ID if there is no room for it."""
+        params, cursors, now_ms = round_.params, round_.by_key, self._now_ms()
+        if cursors is None or not self._make_room(
+            len(cursors), is_privileged=params.is_follower, now_ms=now_ms
+        ):
             return NO_SESSION_ID
         session_id = self._randomness.integer(1, SESSION_ID_MAX)
         while session_id in self._sessions:
             session_id = self._randomness.integer(1, SESSION_ID_MAX)
-        for one in found:
-            _note_sent(one)
-        cursors = {cursor.key: cursor for cursor in round_.cursors}
         session = FetchSession(session_id, params, cursors, now_ms)
         self._sessions[session_id] = session
         self._touch(session, now_ms)
@@ -314,7 +362,9 @@ class FetchSessions:
         return int(self._clock.monotonic_s() * 1000)
 
     def _has(self, session: FetchSession) -> bool:
-        """Whether it is still there: others may close it or replace it while a request waits."""
+        """Whether it is still there: others may close it or replace it while a request of it waits,
+        or is served in steps.
+        """
         return self._sessions.get(session.session_id) is session
 
     def _is_too_large(self, size: int, *, is_privileged: bool) -> bool:
@@ -409,15 +459,9 @@ def _insert(ranks: list[Rank], rank: Rank) -> None:
         ranks.insert(at, rank)
 
 
-def _add_cursors(cursors: dict[CursorKey, Cursor], partitions: Sequence[FetchPartition]) -> None:
-    """In the order of the request; of a partition that is named twice the last one is used."""
-    for partition in partitions:
-        cursors[partition[:2]] = Cursor(partition)
-
-
-def _are_mostly_unknown(found: Sequence[Found], size: int) -> bool:
-    """Whether more than half of the partitions do not exist here."""
-    return 2 * sum(one.is_unknown for one in found) > size
+def _superseded(session: FetchSession) -> RoundAnswer:
+    """The same request came again, on another connection, while this one waited."""
+    return RoundAnswer(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, ())
 
 
 def _changes(session: FetchSession, found: Sequence[Found]) -> list[Found]:
@@ -436,15 +480,7 @@ def _changes(session: FetchSession, found: Sequence[Found]) -> list[Found]:
         if not is_new:
             continue
         changed.append(one)
-        _note_sent(one)
+        note_sent(one)
         if size:
             session.note_read(cursor)
     return changed
-
-
-def _note_sent(one: Found) -> None:
-    # After an error they are unknown, so that the client gets them once it is over; so they are for
-    # a client whose log diverges from ours: it truncates its log and uses nothing else.
-    is_taken = one.diverging is None
-    one.cursor.sent_high_watermark = one.high_watermark if is_taken else UNKNOWN
-    one.cursor.sent_log_start = one.log_start

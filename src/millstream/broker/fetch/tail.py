@@ -9,10 +9,11 @@ when it comes or when it is woken, takes the slow path through them.
 
 from typing import Any, Final
 
+from millstream.broker.fetch.cursors import Cursor
 from millstream.broker.fetch.delayed import ANY_RECORDS_BYTES, AnswerFetch
 from millstream.broker.fetch.read import FIRST_MODERN, TAKEN_BYTES_MAX, FetchReader
 from millstream.broker.fetch.request import FINAL_SESSION_EPOCH, NO_SESSION_ID, FetchParams
-from millstream.broker.fetch.sessions import Cursor, FetchRound
+from millstream.broker.fetch.sessions import FetchRound
 from millstream.broker.requests.context import Context
 from millstream.kernels.fetch import tail_frame
 from millstream.kernels.slots import NOTHING_NEW

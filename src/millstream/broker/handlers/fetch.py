@@ -5,7 +5,7 @@ with the list of aborted transactions (read_committed); bytes are those of the s
 sent as file ranges. The answer waits up to `max_wait_ms` for `min_bytes`; an error of a read ends
 the wait, a partition that does not exist does not. `fetch.max.bytes` limits a request; the first
 batch is sent whatever its size. Sessions (KIP-227) send only what changed. A request that names
-thousands of partitions is served in steps.
+thousands of partitions, or in whose session thousands are due, is served in steps.
 v5 log start · v6 KAFKA_STORAGE_ERROR (before: NOT_LEADER_OR_FOLLOWER) · v7 sessions · v9 leader
 epoch (KIP-320) · v10 zstd topics · v11 rack: a consumer with one may read from a follower, and
 is sent to one in its rack if the broker is rack aware (KIP-392) · v12 flexible, diverging
@@ -29,7 +29,11 @@ from typing import Final
 
 from millstream.broker.fetch.answer import answer, wait_ms_of
 from millstream.broker.fetch.delayed import DelayedFetch
-from millstream.broker.fetch.large import PARTITIONS_AT_ONCE_MAX, LargeFetch
+from millstream.broker.fetch.large import (
+    PARTITIONS_AT_ONCE_MAX,
+    LargeFetch,
+    large_request_steps,
+)
 from millstream.broker.fetch.read import FetchReader, reader_of
 from millstream.broker.fetch.request import FIRST_WITH_TOPIC_IDS, FetchParams
 from millstream.broker.fetch.request import decode as decode
@@ -53,17 +57,22 @@ def handle(context: Context, request: FetchParams) -> FetchResponse | StepGenera
     if request.replica_id >= 0:
         check_replica(context, request.replica_id)
     bytes_max = services.configs.get_int(FETCH_MAX_BYTES)
-    if len(request.partitions) > PARTITIONS_AT_ONCE_MAX:
-        return LargeFetch(context, request, bytes_max).steps()
+    if len(request.partitions) + len(request.forgotten) > PARTITIONS_AT_ONCE_MAX:
+        return large_request_steps(context, request, bytes_max)
     leader = leader_of(context, request)
     if leader is not None and TailFetch(context, request, leader, answer_late, bytes_max).begin():
         return None
     round_ = services.fetch_sessions.begin(request)
     reader = reader_of(services, round_, bytes_max)
-    found = reader.read()
+    due = reader.begin()
+    if len(due) > PARTITIONS_AT_ONCE_MAX:
+        return LargeFetch(context, reader).steps()
+    found = reader.read(due)
     wait_ms = wait_ms_of(reader, found)
     if wait_ms:
-        DelayedFetch(context, reader, answer_late).start(found, max_wait_ms=wait_ms)
+        wait = DelayedFetch(context, reader, answer_late)
+        wait.join(round_.cursors, found)
+        wait.start(max_wait_ms=wait_ms)
     else:
         answer(context, reader, found)
     return None
@@ -74,8 +83,12 @@ def answer_late(context: Context, reader: FetchReader) -> None:
     frame = reader.tail_frame(context.facts)
     if frame is not None:
         context.answer_frame((frame,), len(frame) - SIZE_BYTES, error_count=0)
+        return
+    due = reader.begin()
+    if len(due) > PARTITIONS_AT_ONCE_MAX:
+        context.services.responder.go_on(context, LargeFetch(context, reader).late_steps())
     else:
-        answer(context, reader, reader.read())
+        answer(context, reader, reader.read(due))
 
 
 def failed(request: FetchParams, error: ErrorCode, version: int) -> FetchResponse:

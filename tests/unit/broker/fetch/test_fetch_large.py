@@ -8,18 +8,13 @@ import pytest
 
 from kits.broker.data_plane import DataPlane
 from kits.broker.fetch_kit import VERSIONS, pinned, plane_with
+from kits.broker.large_fetch import MANY, UNKNOWN_ONES, begin, finish
 from kits.storage.log_stories import batch_of
-from millstream.broker.fetch.large import PARTITIONS_AT_ONCE_MAX, LargeFetch
-from millstream.broker.fetch.request import decode
+from millstream.broker.fetch.large import PARTITIONS_AT_ONCE_MAX
 from millstream.broker.handlers import fetch as handler
-from millstream.broker.requests.context import Context, RequestFacts
 from millstream.runtime.scheduler import ITEMS_PER_TURN, StepGenerator
-from millstream.wire.api_keys import ApiKey
 
 Positions = list[tuple[str, int, int]]
-
-BYTES_MAX = 1 << 20
-MANY = 5 * ITEMS_PER_TURN
 
 
 def filled(partitions: int = 3) -> DataPlane:
@@ -118,12 +113,9 @@ def test_the_end_of_the_wait_brings_what_there_is(is_large: bool) -> None:
 # -- steps --------------------------------------------------------------------------------------
 
 
-def steps_of(plane: DataPlane, asked: Positions, version: int = 12) -> StepGenerator[None]:
-    params = decode(
-        memoryview(plane.fetch_request(asked, version=version).encode(version)), version
-    )
-    facts = RequestFacts(ApiKey.FETCH, version, 77, "test", 1, 0, 1_000)
-    return LargeFetch(Context(plane.services, plane.peer, facts), params, BYTES_MAX).steps()
+def steps_of(plane: DataPlane, asked: Positions) -> StepGenerator[None]:
+    steps: StepGenerator[None] = begin(plane, plane.fetch_request(asked, version=12))
+    return steps
 
 
 def test_no_step_has_more_than_a_turn_s_worth_of_partitions(
@@ -137,7 +129,7 @@ def test_no_step_has_more_than_a_turn_s_worth_of_partitions(
         return find(key)
 
     monkeypatch.setattr(plane.partitions, "get", counted)
-    steps = steps_of(plane, [("gone", index, 0) for index in range(MANY)])
+    steps = steps_of(plane, UNKNOWN_ONES)
     with suppress(StopIteration):
         while True:
             next(steps)
@@ -150,24 +142,23 @@ def test_no_step_has_more_than_a_turn_s_worth_of_partitions(
 
 def test_a_topic_that_is_deleted_between_two_steps_is_still_sent() -> None:
     plane = filled()
-    steps = steps_of(plane, [("t", 0, 0)] + [("gone", index, 0) for index in range(MANY)])
+    steps = steps_of(plane, [("t", 0, 0), *UNKNOWN_ONES])
     while not pinned(plane):
         next(steps)
     plane.delete("t")
-    with suppress(StopIteration):
-        while True:
-            next(steps)
+    finish(steps)
     assert plane.fetched(1, 12).values("t") == [b"x" * 100, b"y" * 20_000]
 
 
 def test_steps_that_are_ended_early_let_go_of_the_files() -> None:
     plane = filled()
     for last in range(MANY):
-        steps = steps_of(plane, [("t", 0, 0)] + [("gone", index, 0) for index in range(MANY)])
+        steps = steps_of(plane, [("t", 0, 0), *UNKNOWN_ONES])
         for _ in range(last):
             if next(steps, "over") == "over":
                 plane.peer.take(1)
                 return
         steps.close()
+        plane.peer.take(1)
         assert pinned(plane) == 0
     pytest.fail("it never ended")

@@ -504,7 +504,7 @@ def test_a_session_that_ended_while_its_request_waited_ends_once(
     client = Client(plane, 12)
     client.fetch(("t", 0, 0), ("none", 0, 0), ("none", 1, 0))
     more = [("none", index, 0) for index in range(2, 4)]
-    numbers = {"session_id": client.session_id, "session_epoch": 1}
+    numbers: dict[str, Any] = {"session_id": client.session_id, "session_epoch": 1}
     waiting = plane.send(plane.fetch_request(more, max_wait_ms=500, **numbers), 12)
     if is_closed:
         plane.fetch([("t", 0, 0)], version=12, session_id=client.session_id, session_epoch=-1)
