@@ -40,7 +40,9 @@ from millstream.broker.fetch.request import decode as decode
 from millstream.broker.fetch.tail import SIZE_BYTES, TailFetch, leader_of
 from millstream.broker.requests.between_brokers import check_replica
 from millstream.broker.requests.context import Context
-from millstream.runtime.scheduler import StepGenerator
+from millstream.broker.requests.error_codes import code_of
+from millstream.model.errors import OperatingError
+from millstream.runtime.scheduler import Computation, StepGenerator
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 
@@ -49,16 +51,18 @@ FETCH_MAX_BYTES: Final = "fetch.max.bytes"
 _ISOLATION_LEVELS: Final = (0, 1)
 
 
-def handle(context: Context, request: FetchParams) -> FetchResponse | StepGenerator[None] | None:
+def handle(
+    context: Context, request: FetchParams
+) -> FetchResponse | StepGenerator[FetchResponse | None] | StepGenerator[None] | None:
     """Answer now, or let the request wait on its partitions until there is enough."""
+    if len(request.partitions) + len(request.forgotten) > PARTITIONS_AT_ONCE_MAX:
+        return _large_steps(context, request)
     services = context.services
     if request.isolation_level not in _ISOLATION_LEVELS:
         return failed(request, ErrorCode.INVALID_REQUEST, request.version)
     if request.replica_id >= 0:
         check_replica(context, request.replica_id)
     bytes_max = services.configs.get_int(FETCH_MAX_BYTES)
-    if len(request.partitions) + len(request.forgotten) > PARTITIONS_AT_ONCE_MAX:
-        return large_request_steps(context, request, bytes_max)
     leader = leader_of(context, request)
     if leader is not None and TailFetch(context, request, leader, answer_late, bytes_max).begin():
         return None
@@ -75,6 +79,23 @@ def handle(context: Context, request: FetchParams) -> FetchResponse | StepGenera
         wait.start(max_wait_ms=wait_ms)
     else:
         answer(context, reader, found)
+    return None
+
+
+def _large_steps(context: Context, request: FetchParams) -> StepGenerator[FetchResponse | None]:
+    """The same for very many partitions; the error of each takes long to write, too."""
+    code = ErrorCode.NONE
+    if request.isolation_level not in _ISOLATION_LEVELS:
+        code = ErrorCode.INVALID_REQUEST
+    try:
+        check_replica(context, request.replica_id)
+    except OperatingError as error:
+        code = code_of(error)
+    if code:
+        response: FetchResponse = yield Computation(failed, request, code, request.version)
+        return response
+    bytes_max = context.services.configs.get_int(FETCH_MAX_BYTES)
+    yield from large_request_steps(context, request, bytes_max)
     return None
 
 

@@ -10,6 +10,8 @@ from kits.broker.fetch_kit import plane_with
 from kits.broker.large_fetch import MANY, begin, finish, longest_step, plane_beside_another_leader
 from millstream.broker.fetch.request import INITIAL_SESSION_EPOCH
 from millstream.broker.fetch.sessions import FetchSession
+from millstream.runtime.scheduler import Computation
+from millstream.wire.errors import ErrorCode
 
 TIMES = 8
 
@@ -105,3 +107,28 @@ def test_no_step_is_longer_the_more_partitions_there_are(
 ) -> None:
     few, many = longest_step(steps_of(MANY)), longest_step(steps_of(TIMES * MANY))
     assert many < GROWTH_MAX * few
+
+
+# -- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"isolation_level": 9}, ErrorCode.INVALID_REQUEST),
+        ({"replica_id": 2}, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    ],
+    ids=["isolation level", "not that broker"],
+)
+def test_the_error_of_very_many_partitions_is_made_in_a_worker_thread(
+    fields: dict[str, Any], code: ErrorCode
+) -> None:
+    plane = plane_with(1)
+    asked = [("t", index, 0) for index in range(MANY)]
+    steps = begin(plane, plane.fetch_request(asked, version=12, **fields))
+    made = next(steps)
+    assert isinstance(made, Computation)
+    with pytest.raises(StopIteration) as over:
+        steps.send(made())
+    (topic,) = over.value.value.responses
+    assert [one.error_code for one in topic.partitions] == [code] * MANY
