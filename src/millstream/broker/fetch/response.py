@@ -3,6 +3,7 @@
 One `struct` per partition; records are not touched: they stay a range of their segment's file.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final
@@ -56,13 +57,14 @@ def encode_steps(
 ) -> StepGenerator[list[AnswerPart]]:
     """The same, in steps."""
     writer = _Writer(version, hints)
-    topics: list[tuple[TopicKey, list[Found]]] = []
+    topics: deque[tuple[TopicKey, list[Found]]] = deque()
     for chunk in chunked(answer.found):
         _add_by_topic(topics, chunk)
         yield None
     writer.top(answer, len(topics))
     pace = YieldCounter()
-    for topic, partitions in topics:
+    while topics:
+        topic, partitions = topics.popleft()  # very many would take long to free at the end
         writer.topic(topic, len(partitions))
         for one in partitions:
             writer.partition(one)
@@ -83,7 +85,7 @@ def encode_frame(
     return answer_frame(version, correlation_id, answer.error, answer.session_id, answer.found)
 
 
-def _add_by_topic(groups: list[tuple[TopicKey, list[Found]]], found: Sequence[Found]) -> None:
+def _add_by_topic(groups: deque[tuple[TopicKey, list[Found]]], found: Sequence[Found]) -> None:
     """Neighbours of one topic together, in order: the order says what was read first."""
     last = groups[-1][0] if groups else None
     for one in found:
