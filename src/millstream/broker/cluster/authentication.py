@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.broker.cluster.broker_secrets import BrokerSecrets
-from millstream.broker.requests.between_brokers import NotABroker
+from millstream.broker.requests.between_brokers import BrokerUnverifiable, NotABroker
 from millstream.broker.requests.broker_proof import (
     NONCE_BYTES,
     Challenge,
@@ -150,7 +150,9 @@ class Authenticator:
             bytes(request.nonce),
         )
         self._check(peer, claim)
-        secret = await self._secrets.secret_of(claim.broker_id, claim.epoch)
+        secret = await self._secrets.secret_of(
+            claim.broker_id, claim.epoch, client_host=peer.client_host
+        )
         if not request.proof:
             challenge = Challenge(claim, self._randomness.secret(NONCE_BYTES))
             peer.challenge = challenge
@@ -167,10 +169,13 @@ class Authenticator:
         return AuthenticateBrokerResponse()
 
     def _check(self, peer: Peer, claim: Claim) -> None:
-        accepted = self._accepted()
+        """Raises NotABroker, BrokerUnverifiable."""
+        accepted, cluster_id = self._accepted(), self._cluster_id()
+        if not cluster_id:
+            raise BrokerUnverifiable("this broker is not registered yet")
         if accepted.listener not in (None, peer.listener):
             raise NotABroker(f"listener {peer.listener} is not for brokers")
-        if claim.cluster_id != self._cluster_id():
+        if claim.cluster_id != cluster_id:
             raise NotABroker(f"it is a broker of cluster {claim.cluster_id}")
         if claim.address not in accepted.addresses:
             # Passed on by another process, to which it connected instead of this broker.

@@ -6,24 +6,37 @@ after its own session ended there unnoticed.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final, NamedTuple
 
 from millstream.broker.requests.between_brokers import BrokerUnverifiable, NotABroker
 from millstream.broker.requests.dispatch import Spawn
 from millstream.controller.cluster import nodes
+from millstream.controller.cluster.registration import SECRET_BYTES
 from millstream.controller.image import BrokerImage
 from millstream.coordination.errors import CoordinationError, NoNode
 from millstream.coordination.port import Session
 from millstream.model.ids import BrokerEpoch, BrokerId
 from millstream.observe.redaction import Secret
+from millstream.runtime.fair_permits import FairPermits, TooManyWait
 
 READS_MAX: Final = 8
-"""At a time. Anybody can claim to be a broker and cause a read; those of other components have
-room beside them."""
+"""For claims, at a time. Anybody can claim to be a broker and cause a read; those of other
+components have room beside them."""
+
+WAITING_MAX: Final = 64
+"""Claims that wait for a read. An address with many waits for itself, and one claim more makes one
+of the address with the most try again: all together wait for tens of milliseconds."""
+
+METADATA_READS_MAX: Final = 8
+"""For brokers that the metadata names, beside those for claims."""
 
 READ_WAIT_S: Final = 5.0
+"""With the wait for others."""
+
+_SECRET: Final = re.compile(f"[0-9a-f]{{{2 * SECRET_BYTES}}}")
 
 
 class KnownSecret(NamedTuple):
@@ -44,13 +57,18 @@ class BrokerSecrets:
         self._spawn = spawn
         self._known: dict[BrokerId, KnownSecret] = {}
         """Of registered brokers only, so there are as many as ever were in the cluster."""
-        self._reads = asyncio.Semaphore(READS_MAX)
+        self._claims: FairPermits[str] = FairPermits(READS_MAX, waiting_max=WAITING_MAX)
+        self._metadata_reads = asyncio.Semaphore(METADATA_READS_MAX)
+        self._being_read: set[BrokerId] = set()
+        """Of the metadata's brokers."""
 
-    async def secret_of(self, broker_id: BrokerId, epoch: BrokerEpoch) -> Secret:
-        """Raises NotABroker, BrokerUnverifiable."""
+    async def secret_of(
+        self, broker_id: BrokerId, epoch: BrokerEpoch, *, client_host: str
+    ) -> Secret:
+        """For a claim from that address; raises NotABroker, BrokerUnverifiable."""
         known = self._known.get(broker_id)
         if known is None or known.epoch != epoch:
-            known = await self._read(broker_id)
+            known = await self._read(broker_id, self._claims.permit(client_host))
         if known is None or known.epoch != epoch:
             raise NotABroker(f"broker {broker_id} is not registered with epoch {epoch}")
         return known.secret
@@ -62,7 +80,9 @@ class BrokerSecrets:
             for one in brokers.values()
             if not one.is_fenced and one.broker_id != self._broker_id and not self._is_known(one)
         ]
+        missing = [one for one in missing if one not in self._being_read]
         if missing:
+            self._being_read.update(missing)
             self._spawn(self._read_all(missing), "read the secrets of brokers")
 
     def _is_known(self, broker: BrokerImage) -> bool:
@@ -70,15 +90,20 @@ class BrokerSecrets:
         return known is not None and known.epoch == broker.epoch
 
     async def _read_all(self, missing: list[BrokerId]) -> None:
-        for one in missing:
-            with suppress(BrokerUnverifiable):  # read again when it connects
-                await self._read(one)
+        try:
+            for one in missing:
+                with suppress(BrokerUnverifiable, NotABroker):  # read again when it connects
+                    await self._read(one, self._metadata_reads)
+        finally:
+            self._being_read.difference_update(missing)
 
-    async def _read(self, broker_id: BrokerId) -> KnownSecret | None:
+    async def _read(
+        self, broker_id: BrokerId, permit: AbstractAsyncContextManager[None]
+    ) -> KnownSecret | None:
         """As the coordination service has it now; None: no such broker is registered."""
         path = nodes.broker_secret_path(broker_id)
         try:
-            async with self._reads, asyncio.timeout(READ_WAIT_S):
+            async with asyncio.timeout(READ_WAIT_S), permit:
                 session = self._session()
                 if session is None:
                     raise BrokerUnverifiable("this broker is not registered itself")
@@ -88,7 +113,12 @@ class BrokerSecrets:
             return None
         except (CoordinationError, TimeoutError) as error:
             raise BrokerUnverifiable(f"the secret cannot be read: {error}") from error
+        except TooManyWait as error:
+            raise BrokerUnverifiable("too many claims to be a broker") from error
         secret = Secret(found.data.decode("ascii", "replace"))
+        if _SECRET.fullmatch(secret.reveal()) is None:
+            # Everybody can compute proofs with the secret of a node that was emptied.
+            raise NotABroker(f"the secret of broker {broker_id} is damaged")
         known = KnownSecret(BrokerEpoch(found.stat.czxid), secret)
         self._known[broker_id] = known
         return known

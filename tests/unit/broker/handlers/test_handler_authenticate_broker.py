@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 
 from kits.broker.data_plane import NotedPeer
+from millstream.broker.cluster import broker_secrets
 from millstream.broker.cluster.authentication import AcceptedHere, Authenticator, Prover
-from millstream.broker.cluster.broker_secrets import BrokerSecrets
+from millstream.broker.cluster.broker_secrets import READS_MAX, WAITING_MAX, BrokerSecrets
 from millstream.broker.requests.between_brokers import BrokerUnverifiable, NotABroker
 from millstream.broker.requests.broker_proof import Challenge, Claim, Side, proof_of
 from millstream.controller.cluster.registration import Registered
@@ -68,6 +69,7 @@ class World:
 
     def __init__(self, *, listener: str | None = None) -> None:
         self.service = Service()
+        self.cluster_id = CLUSTER
         self.spawned: list[Any] = []
         self.secrets = BrokerSecrets(
             BrokerId(1),
@@ -76,7 +78,7 @@ class World:
         )
         accepted = AcceptedHere(frozenset({ADDRESS}), listener)
         self.server = Authenticator(
-            self.secrets, lambda: accepted, lambda: CLUSTER, SeededRandomness(1)
+            self.secrets, lambda: accepted, lambda: self.cluster_id, SeededRandomness(1)
         )
         self.peer = NotedPeer()
         self.held: Registered | None = Registered(cast("Any", None), EPOCH, CLUSTER, SECRET)
@@ -269,6 +271,158 @@ def test_a_connection_makes_one_claim_at_a_time() -> None:
         return list(refused)
 
     assert {type(one) for one in asyncio.run(main())} == {NotABroker}
+    world.prove()
+    assert world.peer.proven_broker == TWO
+
+
+# -- very many claims --------------------------------------------------------------------------
+
+
+def claims_of(world: World, host: str, count: int, *, first_id: int = 100) -> list[Any]:
+    """Clients that claim to be brokers, each on a connection of its own."""
+    requests = [
+        AuthenticateBrokerRequest(
+            broker_id=first_id + number,
+            broker_epoch=1,
+            cluster_id=CLUSTER,
+            address=ADDRESS,
+            nonce=b"n" * 32,
+        )
+        for number in range(count)
+    ]
+    return [
+        asyncio.ensure_future(world.server.answer(NotedPeer(client_host=host), one))
+        for one in requests
+    ]
+
+
+async def reaches(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("never")
+
+
+def test_a_broker_does_not_wait_for_the_claims_of_another_address() -> None:
+    world = World()
+
+    async def main() -> None:
+        world.service.gate = gate = asyncio.Event()
+        flood = claims_of(world, "10.0.0.9", 40 * READS_MAX)
+        await reaches(lambda: world.service.reads == READS_MAX)
+        (broker,) = claims_of(world, "10.0.0.2", 1, first_id=TWO)
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.wait([broker])
+        assert world.service.reads <= 4 * READS_MAX
+        for one in flood:
+            one.cancel()
+        await asyncio.gather(*flood, broker, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_of_too_many_claims_those_of_the_address_with_the_most_are_told_to_try_again() -> None:
+    world = World()
+
+    async def main() -> None:
+        world.service.gate = gate = asyncio.Event()
+        (broker,) = claims_of(world, "10.0.0.2", 1)
+        flood = claims_of(world, "10.0.0.9", 3 * WAITING_MAX, first_id=200)
+        (late,) = claims_of(world, "10.0.0.3", 1, first_id=300)
+        await reaches(lambda: sum(one.done() for one in flood) >= 2 * WAITING_MAX - READS_MAX)
+        assert {type(one.exception()) for one in flood if one.done()} == {BrokerUnverifiable}
+        assert not broker.done()
+        assert not late.done()
+        gate.set()
+        found = await asyncio.gather(*flood, broker, late, return_exceptions=True)
+        assert {type(one) for one in found[-2:]} == {NotABroker}, "their secrets were looked for"
+
+    asyncio.run(main())
+
+
+def test_a_claim_waits_for_the_service_and_for_others_no_longer_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_secrets, "READ_WAIT_S", 0.01)
+    world = World()
+
+    async def main() -> None:
+        world.service.gate = asyncio.Event()
+        found = await asyncio.gather(
+            *claims_of(world, "10.0.0.9", 3 * READS_MAX), return_exceptions=True
+        )
+        assert {type(one) for one in found} == {BrokerUnverifiable}
+        assert world.service.reads == READS_MAX
+
+    asyncio.run(main())
+
+
+def test_brokers_in_the_metadata_are_read_beside_all_claims_and_once() -> None:
+    world = World()
+    image = {TWO: BrokerImage(TWO, epoch=EPOCH)}
+
+    async def main() -> None:
+        world.service.gate = gate = asyncio.Event()
+        flood = claims_of(world, "10.0.0.9", 10 * READS_MAX)
+        await reaches(lambda: world.service.reads == READS_MAX)
+        for _ in range(3):
+            world.secrets.note_brokers(image)
+        reads = [asyncio.ensure_future(one) for one in world.spawned]
+        await reaches(lambda: world.service.reads > READS_MAX)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert world.service.reads == READS_MAX + 1
+        gate.set()
+        await asyncio.gather(*reads, *flood, return_exceptions=True)
+        world.secrets.note_brokers(image)
+        assert len(world.spawned) == len(reads), "it is known"
+
+    asyncio.run(main())
+
+
+def test_a_claim_that_is_given_up_leaves_its_turn_to_others() -> None:
+    world = World()
+
+    async def main() -> None:
+        world.service.gate = gate = asyncio.Event()
+        claims = claims_of(world, "10.0.0.9", 2 * READS_MAX)
+        await reaches(lambda: world.service.reads == READS_MAX)
+        for one in claims[1:]:
+            one.cancel()
+        gate.set()
+        await asyncio.gather(*claims, return_exceptions=True)
+        world.service.gate = None
+        again = claims_of(world, "10.0.0.9", 2 * READS_MAX)
+        found = await asyncio.gather(*again, return_exceptions=True)
+        assert {type(one) for one in found} == {NotABroker}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("data", [b"", b"5e", b"5e" * 33, b"xx" * 32, b"5E" * 32, b"\xff" * 64])
+def test_a_secret_that_is_none_proves_nothing(data: bytes) -> None:
+    """Such as that of a node that somebody emptied: everybody can compute its proofs."""
+    world = World()
+    world.service.nodes["/millstream/secrets/2"] = Node(data, EPOCH)
+    assert world.held is not None
+    world.held = world.held._replace(secret=Secret(data.decode("ascii", "replace")))
+    with pytest.raises(NotABroker):
+        world.prove()
+    assert world.peer.proven_broker is None
+    world.secrets.note_brokers({TWO: BrokerImage(TWO, epoch=EPOCH)})
+    asyncio.run(world.spawned[0])
+
+
+def test_a_broker_that_is_not_registered_yet_can_verify_none() -> None:
+    """It does not know its cluster: that the other is of another one would mislead."""
+    world = World()
+    world.cluster_id = ""
+    with pytest.raises(BrokerUnverifiable, match="not registered"):
+        world.prove()
+    assert world.service.reads == 0
+    world.cluster_id = CLUSTER
     world.prove()
     assert world.peer.proven_broker == TWO
 
