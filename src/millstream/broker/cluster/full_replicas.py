@@ -45,42 +45,41 @@ class FullReplicas:
         self._image = image
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
-        self._reported: set[ReplicaName] = set()
-        """Marked by reports of this epoch, or perhaps marked."""
-        self._reported_epoch = NO_BROKER_EPOCH
-
-    @property
-    def reported_count(self) -> int:
-        """Replicas that the controller has, or may have, as full."""
-        return len(self._reported)
+        self._marked: set[ReplicaName] = set()
+        """Full or lost for the controller, or perhaps, and to be reported when they are usable."""
+        self._marked_epoch = NO_BROKER_EPOCH
 
     def note_usable(self, replica: ReplicaName) -> None:
         """A lost replica has begun from the beginning: it is reported as usable."""
-        self._reported.add(replica)
-        self._reported_epoch = self._broker_epoch()
+        self._marked.add(replica)
+        self._marked_epoch = self._broker_epoch()
 
     def check(self) -> Coroutine[Any, Any, None] | None:
         """The work to do now; None if there is nothing to report."""
         epoch = self._broker_epoch()
-        if self._reported_epoch != epoch:
-            self._reported.clear()
-        has_work = self._reported or self._partitions().has_full
+        if self._marked_epoch != epoch:
+            self._marked.clear()
+        has_work = self._marked or self._partitions().has_full
         return self._report(epoch) if has_work and epoch != NO_BROKER_EPOCH else None
 
     async def _report(self, epoch: BrokerEpoch) -> None:
         found = await run_on_loop(self._partitions().find_full_steps())
         full = [ReplicaName(*one) for one in found]
         new = [one for one in full if self._is_due(one)]
-        usable = sorted(self._reported.difference(full))
+        if self._marked.difference(full):
+            # Usable would remove the mark as lost, too. A log that begins again is noted by itself.
+            failed = await run_on_loop(self._partitions().find_lost_steps())
+            self._marked.difference_update(ReplicaName(*one) for one in failed)
+        usable = sorted(self._marked.difference(full))
         try:
             for part in chunked(new, REPLICAS_MAX):
-                self._reported_epoch = epoch
-                self._reported.update(part)
+                self._marked_epoch = epoch
+                self._marked.update(part)
                 await self._send(part, epoch, is_full=True)
                 log.warning("reported full replicas to the controller", partitions=len(part))
             for part in chunked(usable, REPLICAS_MAX):
                 await self._send(part, epoch, is_full=False)
-                self._reported.difference_update(part)
+                self._marked.difference_update(part)
                 log.info("reported usable replicas to the controller", partitions=len(part))
         except GivenUp:
             return  # the next epoch's check finds them again
