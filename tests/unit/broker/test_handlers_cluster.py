@@ -4,6 +4,7 @@ AlterPartition, AssignReplicasToDirs, BrokerHeartbeat and PullMetadata.
 """
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, cast
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from millstream.broker.handlers import (
     metadata,
     pull_metadata,
 )
+from millstream.broker.requests.between_brokers import NotABroker
 from millstream.controller.cluster.errors import (
     IneligibleReplica,
     NoReplicaThere,
@@ -136,6 +138,7 @@ class Member:
 def desk(controller: Controller | None) -> Desk:
     made = Desk()
     made.services.membership = cast("Any", Member(controller))
+    made.proven_broker = LEADER
     return made
 
 
@@ -246,6 +249,32 @@ def test_metadata_is_pulled_from_a_member_alone() -> None:
     assert (answer.error_code, answer.version) == (0, 7)
     alone = Desk().send(pull_metadata, request, PullMetadataResponse, 0)
     assert alone.error_code == ErrorCode.NOT_CONTROLLER
+
+
+@pytest.mark.parametrize(
+    ("handler", "request_", "response"),
+    [
+        (alter_partition, alteration(3), AlterPartitionResponse),
+        (assign_replicas_to_dirs, assignment(2), AssignReplicasToDirsResponse),
+        (
+            broker_heartbeat,
+            BrokerHeartbeatRequest(broker_id=2, broker_epoch=EPOCH, want_shut_down=True),
+            BrokerHeartbeatResponse,
+        ),
+        (pull_metadata, PullMetadataRequest(broker_id=2, version=6), PullMetadataResponse),
+    ],
+)
+def test_a_broker_speaks_for_itself_only(handler: ModuleType, request_: Any, response: Any) -> None:
+    """A broker that was taken over, or one with a fault, cannot resign for the others."""
+    controller = Controller()
+    at = desk(controller)
+    for another in (BrokerId(3), None):
+        at.proven_broker = another
+        with pytest.raises(NotABroker):
+            at.send(handler, request_, response, max(versions_of(handler)))
+    assert (controller.changes, controller.lost) == ((), [])
+    at.proven_broker = LEADER
+    at.send(handler, request_, response, max(versions_of(handler)))
 
 
 def test_missing_topics_are_created_wherever_the_controller_is() -> None:

@@ -12,6 +12,7 @@ Invariants: I-09, I-16, I-17.
 
 from typing import Final
 
+from millstream.broker.requests.between_brokers import check_sender
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.controller.cluster.errors import NotController
@@ -42,6 +43,7 @@ async def handle(context: Context, request: AlterPartitionRequest) -> AlterParti
     membership = context.services.membership
     if membership is None:
         raise NotController
+    check_sender(context, request.broker_id)
     changes = [
         IsrChange(
             TopicId(topic.topic_id),

@@ -17,6 +17,7 @@ Invariants: I-14, I-16, I-17.
 from collections.abc import Mapping
 from uuid import UUID
 
+from millstream.broker.requests.between_brokers import check_sender
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.controller.cluster.errors import NotController
@@ -44,6 +45,7 @@ async def handle(
     membership = context.services.membership
     if membership is None:
         raise NotController
+    check_sender(context, request.broker_id)
     controller = membership.active()
     sender, epoch = BrokerId(request.broker_id), BrokerEpoch(request.broker_epoch)
     lost = _replicas_in(request, LOST_DIRECTORY)

@@ -10,6 +10,7 @@ v1 offline log directories, which are ignored: a broker reports lost replicas wi
 AssignReplicasToDirs.
 """
 
+from millstream.broker.requests.between_brokers import check_sender
 from millstream.broker.requests.context import Context
 from millstream.controller.cluster.errors import NotController, StaleBrokerEpoch
 from millstream.model.ids import BrokerEpoch, BrokerId
@@ -25,6 +26,7 @@ async def handle(context: Context, request: BrokerHeartbeatRequest) -> BrokerHea
     membership = context.services.membership
     if membership is None:
         raise NotController
+    check_sender(context, request.broker_id)
     controller = membership.active()
     broker_id, epoch = BrokerId(request.broker_id), BrokerEpoch(request.broker_epoch)
     is_done = False

@@ -7,6 +7,7 @@ controller's id and address, if known. A large answer is requested in chunks; SN
 the rest is gone, and the broker starts again.
 """
 
+from millstream.broker.requests.between_brokers import check_sender
 from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
@@ -17,6 +18,7 @@ async def handle(context: Context, request: PullMetadataRequest) -> PullMetadata
     membership = context.services.membership
     if membership is None:
         return failed(request, ErrorCode.NOT_CONTROLLER, context.version)
+    check_sender(context, request.broker_id)
     return await membership.pull_metadata(request)
 
 

@@ -53,3 +53,9 @@ def check_replica(context: "Context", replica_id: int) -> None:
     """Raise NotABroker for a request in the name of a replica that did not send it."""
     if replica_id >= 0 and replica_id != context.peer.proven_broker:
         raise refusal(context)
+
+
+def check_sender(context: "Context", broker_id: int) -> None:
+    """Raise NotABroker for a request in the name of another broker than the one that sent it."""
+    if broker_id != context.peer.proven_broker:
+        raise refusal(context, reason=f"in the name of broker {broker_id}")
