@@ -107,7 +107,7 @@ def test_a_refusal_of_the_proof_for_another_reason_is_a_failure_to_connect(
     """Such as too many sessions: an error in kazoo's thread would fail the test."""
     monkeypatch.setattr(machine, "SESSIONS_PER_ADDRESS_MAX", 0)
     keeper = KeeperThread(tmp_path)
-    port = keeper.start(0, on_failure=pytest.fail)
+    port = keeper.start(0, on_failure=lambda error: pytest.fail(str(error)))
 
     async def story() -> None:
         place = f"127.0.0.1:{port}"

@@ -11,4 +11,5 @@ def oldest_of_largest(groups: Iterable[Mapping[K, object]]) -> K:
 
     A flood makes room for others by that, however fast it is.
     """
-    return next(iter(max(groups, key=len)))
+    largest: Mapping[K, object] = max(groups, key=len)
+    return next(iter(largest))

@@ -5,7 +5,8 @@ until the log has it on disk; the shell knows by the order of effects: a `Send` 
 when every `Log` before it is durable. So no client ever sees a change that a crash could undo.
 
 A client that has not proved to have the cluster's secret is answered NO_AUTH, whatever it requests,
-and leaves nothing behind: its session is not in the log and ends with its connection.
+and leaves nothing behind: its session is not in the log and ends with its connection. One that
+resumes a session from before the server asked for a secret does not keep it alive.
 """
 
 import hmac
@@ -154,8 +155,10 @@ class Machine:
         try:
             if session_id is None:
                 return self._connect(connection, read_connect(frame), now)
-            self.sessions.touch(session_id, now.monotonic_ms)
-            return self._request(connection, session_id, frame, now)
+            client = self._clients.of(connection)
+            if client.is_authenticated or not self.sessions.is_open(session_id):
+                self.sessions.touch(session_id, now.monotonic_ms)
+            return self._request(client, session_id, frame, now)
         except MalformedRequest as error:
             return [Drop(connection, str(error))]
 
@@ -193,9 +196,7 @@ class Machine:
         elif not self._may_resume(session_id, request.password):
             gone = replies.session_gone(with_read_only=request.knows_read_only)
             return [Send(connection, gone), Drop(connection, "no such session")]
-        before = self.sessions.attach(
-            session_id, connection, timeout_ms=granted_ms, now_ms=now.monotonic_ms
-        )
+        before = self.sessions.attach(session_id, connection, timeout_ms=granted_ms)
         if before is not None:
             self.watches.forget(before)
             effects.append(Drop(before, "the session moved to another connection"))
@@ -261,13 +262,15 @@ class Machine:
     # -- requests ---------------------------------------------------------------------------
 
     def _request(
-        self, connection: ConnectionId, session_id: SessionId, frame: bytes, now: Timestamps
+        self, client: Client, session_id: SessionId, frame: bytes, now: Timestamps
     ) -> list[Effect]:
+        connection = client.connection
         reader = JuteReader(frame)
         header = read_header(reader)
-        client = self._clients.of(connection)
-        if not client.is_authenticated and header.op not in _WITHOUT_SECRET:
-            return self._refuse(client, header)
+        if not client.is_authenticated:
+            is_end = header.op == Op.CLOSE_SESSION and self.sessions.is_open(session_id)
+            if header.op not in _WITHOUT_SECRET or is_end:
+                return self._refuse(client, header)
         effects: list[Effect] = []
         body, code, watches = b"", Code.OK, self.watches.total
         try:
@@ -425,6 +428,7 @@ class Machine:
                 if client.is_accepted(identity, self._keys.cluster):
                     if not self.sessions.is_open(session_id):
                         self._open_session(session_id, client.address, now, effects)
+                    self.sessions.touch(session_id, now.monotonic_ms)
                     answer = replies.reply(header.xid, self.state.last_zxid)
                     return [*effects, Send(connection, answer)]
             except KeeperError as error:

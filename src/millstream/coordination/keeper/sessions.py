@@ -78,13 +78,15 @@ class LiveSessions:
         return self._open_at.get(address, 0)
 
     def attach(
-        self, session_id: SessionId, connection: ConnectionId, *, timeout_ms: int, now_ms: int
+        self, session_id: SessionId, connection: ConnectionId, *, timeout_ms: int
     ) -> ConnectionId | None:
-        """Attach the session to this connection; returns the connection it was on before."""
+        """Attach the session to this connection; returns the connection it was on before.
+
+        Its deadline stays until its client has proved to have the secret.
+        """
         live = self._live[session_id]
         before, live.connection = live.connection, connection
         live.timeout_ms = timeout_ms
-        live.deadline_ms = self._deadline(now_ms + timeout_ms)
         if before is not None:
             del self._by_connection[before]
         self._by_connection[connection] = session_id

@@ -34,7 +34,7 @@ from millstream.coordination.keeper.snapshots import decode_snapshot, encode_sna
 from millstream.coordination.keeper.state import OPEN_ACL, Draft, Node, State, size_of
 from millstream.coordination.keeper.watches import ConnectionId
 from millstream.coordination.port import ANY_VERSION, NodeKind
-from millstream.model.ids import NO_SESSION
+from millstream.model.ids import NO_SESSION, SessionId
 from millstream.observe.redaction import Secret
 from millstream.testing.sim import keeper_requests as wire
 
@@ -205,6 +205,46 @@ def test_a_proof_that_cannot_be_read_ends_the_connection(bench: Bench) -> None:
     bench.give(GUEST, pack_integer(-4) + pack_integer(Op.AUTH) + b"\0\0")
     assert GUEST in bench.dropped
     assert bench.sent[GUEST] == []
+
+
+def before_the_upgrade() -> tuple[Bench, SessionId, bytes]:
+    """A keeper that has just found a session with its node: its client may have no secret."""
+    old = Bench()
+    greeting = old.connect(MEMBER)
+    assert greeting is not None
+    assert old.create(MEMBER, "/e", kind=NodeKind.EPHEMERAL).code == Code.OK
+    return Bench(old.machine.state), greeting.session_id, greeting.password
+
+
+def test_a_session_lives_on_only_if_its_client_proves_the_secret() -> None:
+    bench, session_id, password = before_the_upgrade()
+    for number in range(20):
+        connection = GUEST + number // 3
+        if number % 3 == 0:
+            bench.connect(connection, session_id=session_id, password=password, credentials=None)
+        if session_id in bench.machine.state.sessions:
+            bench.request(connection, Op.PING, xid=-2)
+        bench.advance(1000)
+    assert session_id not in bench.machine.state.sessions
+    assert "/e" not in bench.machine.state.nodes
+
+
+def test_a_session_is_not_closed_without_the_secret() -> None:
+    bench, session_id, password = before_the_upgrade()
+    bench.connect(GUEST, session_id=session_id, password=password, credentials=None)
+    assert bench.request(GUEST, Op.CLOSE_SESSION).code == Code.NO_AUTH
+    assert "/e" in bench.machine.state.nodes
+    assert bench.prove(GUEST).code == Code.OK
+    assert bench.request(GUEST, Op.CLOSE_SESSION).code == Code.OK
+    assert "/e" not in bench.machine.state.nodes
+
+
+def test_a_proof_gives_a_resumed_session_its_whole_time() -> None:
+    bench, session_id, password = before_the_upgrade()
+    bench.advance(5000)
+    assert bench.connect(MEMBER, session_id=session_id, password=password) is not None
+    bench.advance(5000)
+    assert session_id in bench.machine.state.sessions
 
 
 def test_a_session_is_not_resumed_without_its_password(bench: Bench) -> None:
