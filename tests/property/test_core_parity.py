@@ -77,7 +77,13 @@ class Worlds:
 
 def facts_of(client: Client) -> tuple[int, ...]:
     connection = client.connection
-    return connection.in_flight, connection.output_bytes, connection.unread_bytes
+    return (
+        connection.in_flight,
+        connection.output_bytes,
+        connection.late_bytes,
+        connection.unread_bytes,
+        connection.is_blocked,
+    )
 
 
 class Frames:

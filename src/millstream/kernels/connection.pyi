@@ -82,6 +82,10 @@ class Connection:
         """Bytes that `take_output` would return."""
 
     @property
+    def late_bytes(self) -> int:
+        """Of answers that wait for earlier ones, what is in memory: not ranges of files."""
+
+    @property
     def in_flight(self) -> int:
         """Requests that were walked and whose answers are not in the output."""
 

@@ -250,8 +250,21 @@ def test_a_closed_connection_gives_its_parts_and_ignores_the_rest(core: Core) ->
     client.send(other(9))
     assert client.requests() == []
     assert client.connection.take_output() == client.connection.drop_output() == []
-    assert client.connection.in_flight == 0
+    assert client.connection.in_flight == client.connection.late_bytes == 0
+    client.connection.unsent_bytes = MIB  # as of one that is muted
     assert not client.connection.is_blocked
+
+
+def test_answers_that_wait_for_an_earlier_one_are_in_memory_unless_they_are_in_a_file(
+    core: Core,
+) -> None:
+    client = core.connect()
+    send_requests(client, 3)
+    client.connection.answer(1, [b"four", Range(1_000)])
+    client.connection.answer(2, [bytearray(5), memoryview(b"six.")])
+    assert client.connection.late_bytes == 4 + 5 + 4
+    client.connection.answer(0, [b"first"])
+    assert client.connection.late_bytes == 0
 
 
 # -- back-pressure -----------------------------------------------------------------------------

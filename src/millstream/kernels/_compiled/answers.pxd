@@ -21,7 +21,7 @@ cdef class Answers(Answerer):
     cdef Py_ssize_t count
     # Answers that wait for earlier ones, and their size.
     cdef dict late
-    cdef Py_ssize_t late_bytes
+    cdef Py_ssize_t late_size
     # Answers that were made when their requests were staged.
     cdef unsigned char* made
     cdef Py_ssize_t made_bytes

@@ -129,14 +129,14 @@ cdef class Answers(Answerer):
 
     cdef int add_late(self, long long number, parts) except -1:
         for part in parts:
-            self.late_bytes += size_of(part)
+            self.late_size += size_of(part)
         self.late[number] = parts
         return 0
 
     cdef int send_late(self) except -1:
         """The oldest, which was given before its turn."""
         for part in self.late.pop(self.numbered - self.count):
-            self.late_bytes -= size_of(part)
+            self.late_size -= size_of(part)
             self.send_part(part)
         return 0
 
@@ -207,13 +207,23 @@ cdef class Answers(Answerer):
         for number in sorted(self.late):
             output.extend(self.late[number])
         self.late.clear()
-        self.late_bytes = 0
+        self.late_size = 0
         self.count = self.made_count = self.made_bytes = 0
         return output
 
     @property
     def output_bytes(self):
         return self.queued_bytes
+
+    @property
+    def late_bytes(self):
+        cdef Py_ssize_t total = 0
+        if self.late_size:
+            for parts in self.late.values():
+                for part in parts:
+                    if isinstance(part, (bytes, bytearray, memoryview)):
+                        total += len(part)
+        return total
 
     @property
     def in_flight(self):

@@ -57,7 +57,7 @@ cdef class Connection(InputBuffer):
         return (
             self.is_closed
             or self.count >= self.in_flight_max
-            or self.queued_bytes + self.late_bytes + self.unsent_bytes >= self.output_bytes_max
+            or self.queued_bytes + self.late_size + self.unsent_bytes >= self.output_bytes_max
         )
 
     cdef bint sends_more(self, double now_s) noexcept:

@@ -67,8 +67,7 @@ class Connection:
         self._numbered = 0
         self._answers: deque[Sequence[Any] | None] = deque()
         """Of the requests in flight, the oldest first; None where there is no answer yet."""
-        self._late_bytes = 0
-        """Of answers that wait for earlier ones."""
+        self._late_bytes = 0  # of answers that wait for earlier ones
         self._output: list[Any] = []
         self._output_bytes = 0
         self._merged = bytearray()
@@ -135,8 +134,7 @@ class Connection:
                 self.is_for_python = True
                 return True
             self._table.produce_bytes_in += FRAME_SIZE_BYTES + len(frame)
-            facts = (self._begin(frame), correlation_id, version, wall_ms)
-            self._stage(checked, frame[at:], facts)
+            self._stage(checked, frame[at:], (self._begin(frame), correlation_id, version, wall_ms))
         return False
 
     def _begin(self, frame: memoryview) -> int:
@@ -188,9 +186,8 @@ class Connection:
             return
         index = number - (self._numbered - len(self._answers))
         if not 0 <= index < len(self._answers) or self._answers[index] is not None:
-            raise self._table.violation(
-                f"I-36 request {number} was answered already, or never made"
-            )
+            what = f"I-36 request {number} was answered already, or never made"
+            raise self._table.violation(what)
         self._answers[index] = parts
         self._late_bytes += sum(map(_size_of, parts))
         while self._answers and self._answers[0] is not None:
@@ -203,8 +200,7 @@ class Connection:
     def answer_nothing(self, number: int) -> None:
         self.answer(number, ())
 
-    def release(self, number: int, answer: bytearray) -> None:
-        """The answer of a staged request; an empty one is none."""
+    def release(self, number: int, answer: bytearray) -> None:  # of a staged request
         self.answer(number, (answer,) if answer else ())
 
     def _send(self, part: Any) -> None:
@@ -244,15 +240,19 @@ class Connection:
         return self._output_bytes
 
     @property
+    def late_bytes(self) -> int:
+        late = [part for parts in self._answers for part in parts or ()]
+        return sum(_size_of(part) for part in late if not hasattr(part, "size_bytes"))
+
+    @property
     def in_flight(self) -> int:
         return len(self._answers)
 
     @property
     def is_blocked(self) -> bool:
-        return (
-            len(self._answers) >= self._in_flight_max
-            or self._output_bytes + self._late_bytes + self.unsent_bytes >= self._output_bytes_max
-        )
+        output = self._output_bytes + self._late_bytes + self.unsent_bytes
+        is_full = output >= self._output_bytes_max or self.in_flight >= self._in_flight_max
+        return is_full and not self._is_closed
 
 
 def _size_of(part: Any) -> int:
