@@ -4,8 +4,9 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from struct import pack
 
 import pytest
 
@@ -15,10 +16,18 @@ from kits.process.wire_client import WireClient, build_batch, produce_request
 from millstream.kernels.compression import Codec
 from millstream.model.limits import MIB
 from millstream.testing.record_batches import BatchSpec
+from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 from millstream.wire.headers import encode_request_header
 from millstream.wire.messages.api_versions import ApiVersionsRequest
+from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from millstream.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from millstream.wire.schema import Message
 
 BUDGET = 64 * MIB
 REQUEST_MAX = 16 * MIB
@@ -58,11 +67,22 @@ def forget_peak(broker: BrokerProcess) -> int:
     return broker.resident_bytes()
 
 
+def sockets_of(broker: BrokerProcess) -> int:
+    """How many it has open."""
+    found = 0
+    for descriptor in Path(f"/proc/{broker.pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            found += descriptor.readlink().name.startswith("socket:")
+    return found
+
+
 class Attack:
     """Connections that send what the broker takes, and read nothing."""
 
     def __init__(self, broker: BrokerProcess, count: int, data: bytes) -> None:
         self._stack = ExitStack()
+        self._broker = broker
+        self._before = sockets_of(broker) + 1  # the client that is served meanwhile
         self.clients = [self._stack.enter_context(broker.client()) for _ in range(count)]
         self._left = dict.fromkeys(self.clients, memoryview(data))
         for client in self.clients:
@@ -88,7 +108,11 @@ class Attack:
         return has_sent
 
     def end(self) -> None:
+        """Also for the broker, which does not read from those that wait: they are reset."""
+        for client in self.clients:
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
         self._stack.close()
+        until(lambda: sockets_of(self._broker) <= self._before, "the broker closes them, too")
 
 
 def run(broker: BrokerProcess, attack: Attack) -> None:
@@ -99,7 +123,7 @@ def run(broker: BrokerProcess, attack: Attack) -> None:
             quiet = 0 if attack.send_more() else quiet + 1
             assert honest.send(ApiVersionsRequest(), 0).error_code == 0
             assert produce(honest)
-    attack.end()
+        attack.end()
 
 
 def check_bound(broker: BrokerProcess, before: int, bound: int = BUDGET) -> None:
@@ -118,7 +142,7 @@ def test_unfinished_requests(broker: BrokerProcess) -> None:
     check_bound(broker, before)
 
 
-def frame_of(request: MetadataRequest, version: int) -> bytes:
+def frame_of(request: Message, version: int) -> bytes:
     body = encode_request_header(request.API_KEY, version, 1, "attacker") + request.encode(version)
     return len(body).to_bytes(4, "big") + body
 
@@ -150,3 +174,53 @@ def test_batches_that_decompress_to_a_lot(broker: BrokerProcess) -> None:
         for client in clients:
             client.read(request.API_KEY, 9)
     check_bound(broker, before, BUDGET + 2 * 64 * MIB)
+
+
+def endless_fetch(partitions: int) -> FetchRequest:
+    """One that waits for days."""
+    one = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=2**31 - 1,
+        min_bytes=1,
+        max_bytes=1_000,
+        session_epoch=-1,
+        topics=[FetchTopic(topic="quiet", partitions=[one] * partitions)],
+    )
+
+
+def test_fetches_that_wait_shut_nobody_out(broker: BrokerProcess) -> None:
+    """A megabyte of them, which could have taken more than the budget while they were read."""
+    with broker.client() as client:
+        client.create_topic("quiet")
+    before = forget_peak(broker)
+    with ExitStack() as stack:
+        for count in (8_000, 8_000, 8_000, *[990] * 15, *[150] * 40):
+            client = stack.enter_context(broker.client())
+            client.write(endless_fetch(count), 11)
+            with broker.client() as honest:
+                answer = honest.produce("here", build_batch([(b"k", b"x" * 300_000)]))
+                assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+    check_bound(broker, before)
+
+
+def test_large_requests_whose_connections_stay(broker: BrokerProcess) -> None:
+    """Their buffers do not: each was served."""
+    before = forget_peak(broker)
+    with ExitStack() as stack:
+        for _ in range(30):
+            client = stack.enter_context(broker.client())
+            client.write_frame(
+                encode_request_header(ApiKey.API_VERSIONS, 0, 1, "c") + bytes(14 * MIB)
+            )
+        check_bound(broker, before)
+
+
+def test_a_produce_to_very_many_partitions_is_served(broker: BrokerProcess) -> None:
+    """Its records are not taken for items of the request."""
+    data = [PartitionProduceData(index=index, records=bytes(700)) for index in range(1_001)]
+    topic = TopicProduceData(name="nowhere", partition_data=data)
+    request = ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[topic])
+    with broker.client() as client:
+        answer = client.send(request, 9)
+    assert len(answer.responses[0].partition_responses) == 1_001

@@ -187,6 +187,8 @@ class NotedPeer:
     answers: dict[int, list[AnswerPart]] = field(default_factory=dict)
     nothing: list[int] = field(default_factory=list)
     closed: str = ""
+    parked: dict[int, tuple[int, Callable[[], None]]] = field(default_factory=dict)
+    """What requests take that wait for records, and what is called if the client is gone."""
 
     def send_answer(self, number: int, parts: Sequence[AnswerPart]) -> None:
         assert number not in self.answers, "two answers for one request"
@@ -206,12 +208,20 @@ class NotedPeer:
         del api_key
         return True
 
-    def charge(self, number: int, size_bytes: int) -> bool:
+    def charge(self, number: int, *, go_on: Callable[[], None], **_sizes: int) -> None:
         """There is memory for all of it."""
-        del number, size_bytes
-        return True
+        del number
+        go_on()
 
-    def charge_later(self, number: int, size_bytes: int, go_on: Callable[[], None]) -> None: ...
+    def charged_max(self, kept_bytes: int) -> int:
+        return kept_bytes * 100
+
+    def park(self, number: int, size_bytes: int, drop: Callable[[], None]) -> None:
+        self.parked[number] = size_bytes, drop
+
+    def hold(self, number: int) -> None: ...
+
+    def let_go(self, number: int) -> None: ...
 
     def mute(self) -> None:
         """Nothing comes from it by itself."""

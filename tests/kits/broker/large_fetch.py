@@ -35,6 +35,15 @@ def plane_beside_another_leader(partitions: int = 2) -> DataPlane:
     return plane
 
 
+def keep_late_steps(plane: DataPlane, late: list[Any]) -> None:
+    """What is left to do when a wait is over goes to `late` instead of being done."""
+
+    def go_on(_: Context, steps: StepGenerator[None], **__: int) -> None:
+        late.append(steps)
+
+    plane.dispatch.go_on = go_on  # type: ignore[method-assign, assignment]
+
+
 def begin(plane: DataPlane, request: Any, *, version: int = 12, number: int = 1) -> Any:
     """What the handler returns: steps, or None where the request was served at once."""
     params = decode(memoryview(request.encode(version)), version)

@@ -134,6 +134,7 @@ class Forwarding:
         is_large = len(kept) > SMALL_BODY_BYTES
         if is_large:
             peer.mute()
+            peer.hold(facts.number)
         work = self._forward(context, handler, kept, is_large=is_large)
         self._spawn(work, f"forward {key.name} of connection {peer.connection_id}")
 
@@ -144,6 +145,7 @@ class Forwarding:
             await self._until_answered(context, handler, body)
         finally:
             if is_large:
+                context.peer.let_go(context.facts.number)
                 context.peer.unmute()
 
     async def _until_answered(self, context: Context, handler: Handler, body: bytes) -> None:

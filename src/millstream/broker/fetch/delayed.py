@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from millstream.broker.fetch.cursors import Cursor, Found
 from millstream.broker.fetch.read import FetchReader
+from millstream.broker.fetch.sessions import FetchRound
 from millstream.broker.requests.context import Context
+from millstream.broker.requests.request_memory import REQUEST_BYTES_MIN
 from millstream.kernels.batches import HEADER_BYTES
 from millstream.model.errors import OperatingError
 from millstream.model.ids import Offset
@@ -22,10 +24,28 @@ from millstream.runtime.fatal import end_if_fatal
 
 log = get_logger("millstream.broker.fetch.delayed")
 
+_NAMED_BYTES: Final = 150
+"""What a partition takes that a fetch names, which may name one many times."""
+_JOINED_BYTES: Final = 120
+"""What each that it waits on takes, in addition."""
+_CURSOR_BYTES: Final = 430
+"""And its position there, unless that is its session's."""
+
+PARKED_COUNT_MIN: Final = 50
+"""A fetch of fewer partitions is counted like any small request in flight."""
+
 AnswerFetch = Callable[[Context, FetchReader], None]
 
 ANY_RECORDS_BYTES: Final = HEADER_BYTES
 """A client that waits for no more than this waits for any batch: none is smaller."""
+
+
+def parked_bytes(round_: FetchRound) -> int:
+    """What a fetch that waits takes beyond the names in it: 600 to 700 bytes for each partition
+    were measured.
+    """
+    cursor_bytes = _JOINED_BYTES + (_CURSOR_BYTES if round_.session is None else 0)
+    return len(round_.params.partitions) * _NAMED_BYTES + len(round_.cursors) * cursor_bytes
 
 
 def is_log_start_unsent(cursor: Cursor, log_start: int) -> bool:
@@ -83,6 +103,10 @@ class DelayedFetch:
     def start(self, *, max_wait_ms: int) -> None:
         """What was read was not enough."""
         self._deadlines.add(self, timeout_ms=max_wait_ms)
+        round_, facts = self._reader.round, self._context.facts
+        if len(round_.cursors) >= PARKED_COUNT_MIN or facts.bytes_in > REQUEST_BYTES_MIN:
+            size = facts.bytes_in + parked_bytes(round_)
+            self._context.peer.park(facts.number, size, self._drop)
 
     def progressed(self, mark: Any) -> None:
         """A partition moved, or has an error."""
@@ -136,6 +160,13 @@ class DelayedFetch:
             waiting = replica.follower_readers if is_follower else replica.readers
             waiting.pop(self, None)
         self._joined.clear()
+
+    def _drop(self) -> None:
+        """The client is gone. `Deadlines` finds that out later, and has this until then."""
+        self.leave()
+        self._deadlines.note_over()
+        self._reader.forget()
+        self._bytes_of.clear()
 
     def _finish(self) -> None:
         self.leave()

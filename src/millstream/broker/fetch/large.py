@@ -12,7 +12,7 @@ reads it, if any partition changed its role since the request began.
 from typing import Any, Final
 
 from millstream.broker.fetch.answer import FIRST_WITH_HINTS, add_hint, count_sent
-from millstream.broker.fetch.delayed import DelayedFetch
+from millstream.broker.fetch.delayed import DelayedFetch, parked_bytes
 from millstream.broker.fetch.gathered import Gathered
 from millstream.broker.fetch.read import FetchReader, forget_replicas, reader_of
 from millstream.broker.fetch.request import FetchParams
@@ -24,6 +24,9 @@ from millstream.runtime.scheduler import StepGenerator, chunked
 PARTITIONS_AT_ONCE_MAX: Final = 1_000
 """Named or forgotten by a request, or due in its session, that are served at once: some
 milliseconds' worth."""
+
+ANSWERED_CURSOR_BYTES: Final = 600
+"""What a partition takes while it is read and answered, beyond what it takes while it waits."""
 
 
 def large_request_steps(
@@ -47,7 +50,7 @@ class LargeFetch:
     def steps(self) -> StepGenerator[None]:
         """Read, then answer or wait for more."""
         gathered = Gathered(self._reader)
-        wait = _Wait(self._context, self._reader, self._go_on)
+        wait = _Wait(self._context, self._reader, self.answer_late)
         try:
             yield from self._read_steps(gathered, wait)
             if not gathered.wait_ms:
@@ -74,8 +77,14 @@ class LargeFetch:
         finally:
             release(gathered.pinned)
 
-    def _go_on(self, context: Context, _reader: FetchReader) -> None:
-        context.services.responder.go_on(context, self.late_steps())
+    def answer_late(self, context: Context, reader: FetchReader) -> None:
+        """Read and answer in steps: it has waited long enough."""
+        context.services.responder.go_on(
+            context,
+            self.late_steps(),
+            kept_bytes=context.facts.bytes_in + parked_bytes(reader.round),
+            more_bytes=len(reader.round.cursors) * ANSWERED_CURSOR_BYTES,
+        )
 
     def _read_steps(self, gathered: Gathered, wait: "_Wait | None" = None) -> StepGenerator[None]:
         reader = self._reader

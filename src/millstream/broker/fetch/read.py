@@ -108,6 +108,11 @@ class FetchReader:
         """What the client waits for; no more than one answer may have."""
         return min(self._params.min_bytes, self.bytes_max)
 
+    def forget(self) -> None:
+        """No client waits for the answer any more."""
+        self._params = self._params._replace(partitions=[], forgotten=[])
+        self.round = FetchRound(self._params)
+
     def begin(self) -> list[Cursor]:
         """The cursors to read, in this order: all but those that certainly have nothing new."""
         session = self.round.session

@@ -107,7 +107,7 @@ def answer_late(context: Context, reader: FetchReader) -> None:
         return
     due = reader.begin()
     if len(due) > PARTITIONS_AT_ONCE_MAX:
-        context.services.responder.go_on(context, LargeFetch(context, reader).late_steps())
+        LargeFetch(context, reader).answer_late(context, reader)
     else:
         answer(context, reader, reader.read(due))
 

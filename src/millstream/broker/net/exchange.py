@@ -103,8 +103,6 @@ class Exchange:
         self._client_log = hooks.client_log or ClientLog(clock)
         self.now_s = clock.monotonic_s()
         self.wall_ms = clock.wall_ms()
-        self.closing: set[ClientPeer] = set()
-        """Connections that drain; the sweep ends those that take too long."""
         self._dispatch = dispatch
         self._clock = clock
         self._on_end = on_end
@@ -215,7 +213,9 @@ class Exchange:
             peer.awaits_turn = False
             is_left = self._serve(peer, waits=False)
             waiting.served(peer, left_s - self._left_s)
-            if is_left:
+            if peer.has_ended:
+                waiting.remove(peer)  # in its own turn
+            elif is_left:
                 self.on_requests_waiting(peer)
             else:
                 peer.resume_after_turn()
@@ -278,15 +278,22 @@ class Exchange:
         if not self._is_awake:
             self._schedule()
 
+    @property
+    def has_time(self) -> bool:
+        """Whether more requests may be served in this iteration."""
+        return self._left_s > 0
+
+    def run_in_turn(self, work: Callable[[], None]) -> None:
+        """Serve a request that has waited for something else than a turn."""
+        since_s = self._clock.monotonic_s()
+        work()
+        self._left_s -= self._clock.monotonic_s() - since_s
+
     def charge_task(self) -> None:
         """A request goes on as a task, which the loop runs before it looks at the sockets again."""
         self._left_s -= TASK_SERVING_S
 
-    def on_closing(self, peer: ClientPeer) -> None:
-        self.closing.add(peer)
-
     def on_closed(self, peer: ClientPeer) -> None:
-        self.closing.discard(peer)
         self.held.closed(peer)
         self._with_output.pop(peer, None)
         self._waiting.remove(peer)

@@ -2,15 +2,18 @@
 
 Connections wait muted: neither their buffer nor their socket is read. One that has waited too long
 is closed. While some wait and none of them gets on, and where the whole budget is exceeded, those
-are closed that have held most for longest: unfinished requests, answers that are not taken. There
-is no error code for that: an error would have to name what the request asked for, which was not
-decoded for lack of memory, and every client retries after a closed connection.
+are closed that have held most for longest (`broker/net/burden.py`): unfinished requests, requests
+that wait, answers that are not taken. There is no error code for that: an error would have to name
+what the request asked for, which was not decoded for lack of memory, and every client retries after
+a closed connection.
 """
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from millstream.broker.net.burden import to_close
 from millstream.broker.net.cause import Cause
+from millstream.broker.requests.account import Account, Idle
 from millstream.broker.requests.request_memory import (
     COUNTED_BYTES_MIN,
     INPUT_STEP_BYTES,
@@ -30,9 +33,6 @@ CONNECTION_BYTES: Final = 4 * KIB
 
 BUFFER_BYTES: Final = 32 * KIB
 """Of a connection that has sent a part of a request."""
-
-GRACE_S: Final = 1.0
-"""Added to the time for which memory is held: of those that just came the largest is closed."""
 
 GRANTS_MAX: Final = 4
 """Requests that waited for memory and are served in one iteration: each takes up to 2 ms."""
@@ -57,16 +57,22 @@ class HeldMemory:
         """`return_memory`: gives what is free back to the system."""
         self.memory = memory
         self._exchange = exchange
+        self._peers: dict[ClientPeer, None] = {}
+        """All, as of the last sweep, but those that have ended since."""
         self._holders: dict[ClientPeer, None] = {}
-        """Connections whose input or answers are counted."""
+        """Connections with something that is counted and that no task works on."""
+        self._served: dict[ClientPeer, None] = {}
+        """Connections of large requests, whose buffers may be returned."""
         self._is_action_due = False
         self._recounted_s = 0.0
         self._return_memory = return_memory
         self._returned_s = exchange.now_s
         self._granted_count = 0
         """As of the last sweep."""
+        self._is_hopeless = False
+        """Closing all that may be closed would not be enough, as of the last sweep or since."""
 
-    # -- charges ---------------------------------------------------------------------------
+    # -- input and answers -----------------------------------------------------------------
 
     def account_input(self, peer: "ClientPeer") -> None:
         """Count what was received and not served; with much of it, and no memory, it waits."""
@@ -80,10 +86,8 @@ class HeldMemory:
         self._recount()
         if memory.is_within(account, size):
             return
-        peer.mute()
         step = max(INPUT_STEP_BYTES, min(size, 2 * INPUT_STEP_BYTES))
-        memory.wait(account, step, self._exchange.now_s, lambda: self._read_on(peer))
-        self._act_soon()
+        self._wait(peer, step, lambda: self._read_on(peer, step))
 
     def _count_input(self, peer: "ClientPeer") -> None:
         core = peer.core
@@ -91,14 +95,13 @@ class HeldMemory:
         self.memory.set_input(peer.account, core.buffer_bytes if is_counted else 0)
         self._note_holder(peer)
 
-    def _read_on(self, peer: "ClientPeer") -> None:
+    def _read_on(self, peer: "ClientPeer", step_bytes: int) -> None:
         # Counted as if it were there: not all that wait may go on because of the same free bytes.
-        self.memory.set_input(peer.account, peer.account.input_bytes + INPUT_STEP_BYTES)
+        self.memory.set_input(peer.account, peer.account.input_bytes + step_bytes)
         self._note_holder(peer)
-        peer.unmute()
 
     def account_answers(self, peer: "ClientPeer", size_bytes: int) -> None:
-        """Count what the client has not taken."""
+        """Count what the client has not taken, and what waits for an earlier answer."""
         account = peer.account
         before, now = account.answer_bytes, size_bytes if size_bytes >= COUNTED_BYTES_MIN else 0
         if now != before:
@@ -108,69 +111,155 @@ class HeldMemory:
                 self._act_soon()
 
     def _note_holder(self, peer: "ClientPeer") -> None:
-        if not peer.account.idle_bytes:
-            self._holders.pop(peer, None)
-        elif peer not in self._holders:
+        account = peer.account
+        if not account.idle_bytes:
+            account.since_s = None
+        elif account.since_s is None:
+            account.since_s = self._exchange.now_s
+        if account.idle_bytes or account.idle:
             self._holders[peer] = None
-            peer.account.since_s = self._exchange.now_s
+        else:
+            self._holders.pop(peer, None)
 
-    def charge(self, peer: "ClientPeer", number: int, size_bytes: int) -> bool:
-        """Whether request `number` may be served now."""
+    # -- requests --------------------------------------------------------------------------
+
+    def charge(
+        self,
+        peer: "ClientPeer",
+        number: int,
+        *,
+        kept_bytes: int,
+        more_bytes: int,
+        go_on: Callable[[], None],
+        had_turn: bool = False,
+    ) -> None:
+        """Charge request `number` for its own bytes, and for what it takes beyond them: now, or
+        when there is room for that. Then `go_on`.
+        """
+        if not peer.is_open:
+            return  # no client waits for the answer
         memory, account = self.memory, peer.account
-        if not memory.try_take(account, size_bytes):
-            if account.input_bytes:  # the bytes of this very request
-                self._count_input(peer)
+        more_bytes = min(more_bytes, memory.bytes_max(account, kept_bytes))
+        # In its place: what it was charged so far, and the bytes of it that count as input.
+        if account.input_bytes:
+            self._count_input(peer)
+        memory.set_request(account, number, kept_bytes)
+        if kept_bytes >= COUNTED_BYTES_MIN:
+            self._trim_soon(peer)
+        if not memory.may_have(account, more_bytes, had_turn=had_turn):
             self._recount()
-            if not memory.try_take(account, size_bytes):
-                return False
-        peer.charges[number] = peer.charges.get(number, 0) + size_bytes
-        return True
+            if not memory.may_have(account, more_bytes, had_turn=had_turn):
+                idle = Idle(self._exchange.now_s, waits_for_memory=True)
+                memory.set_idle(account, number, idle)
+                self._note_holder(peer)
+                resume = lambda: self._serve(peer, number, kept_bytes + more_bytes, go_on)  # noqa: E731
+                self._wait(peer, more_bytes, resume, had_turn=had_turn)
+                return
+        self._serve(peer, number, kept_bytes + more_bytes, go_on)
 
-    def charge_later(
+    def _serve(
         self, peer: "ClientPeer", number: int, size_bytes: int, go_on: Callable[[], None]
     ) -> None:
-        """Let it wait for what it was not charged; one that can never have it is closed."""
-        memory, account = self.memory, peer.account
-        wanted = peer.charges.get(number, 0) + size_bytes
-        if wanted > memory.limit_of(account, wanted):
-            peer.close("the request takes more memory than there is for requests", Cause.MEMORY)
+        account = peer.account
+        account.idle.pop(number, None)
+        self.memory.set_request(account, number, size_bytes)
+        go_on()
+        if number not in account.working and number not in account.idle:
+            # It waits for something, if it is not answered.
+            self.memory.set_idle(account, number, Idle(self._exchange.now_s))
+            self._note_holder(peer)
+
+    def park(
+        self, peer: "ClientPeer", number: int, size_bytes: int, drop: Callable[[], None]
+    ) -> None:
+        """Request `number` waits for something, and takes so much as long as it does; `drop` lets
+        go of it when the connection ends.
+        """
+        if not peer.is_open:
+            drop()
             return
+        self.memory.set_request(peer.account, number, size_bytes)
+        self.memory.set_idle(peer.account, number, Idle(self._exchange.now_s, drop))
+        self._note_holder(peer)
+        self._act_soon()
+
+    def hold(self, peer: "ClientPeer", number: int) -> None:
+        """A task works on request `number`: it is in memory until `let_go`, whatever becomes of the
+        connection. It nests.
+        """
+        working = peer.account.working
+        working[number] = working.get(number, 0) + 1
+        peer.account.idle.pop(number, None)
+
+    def let_go(self, peer: "ClientPeer", number: int) -> None:
+        """The task has ended; if the request is not answered it waits for something."""
+        account = peer.account
+        left = account.working[number] - 1
+        if left:
+            account.working[number] = left
+            return
+        del account.working[number]
+        self._trim_soon(peer)
+        if peer.has_ended:
+            self.release(peer, number, has_ended=True)
+        elif number not in account.idle:
+            self.memory.set_idle(account, number, Idle(self._exchange.now_s))
+            self._note_holder(peer)
+
+    def release(self, peer: "ClientPeer", number: int, *, has_ended: bool = False) -> None:
+        """Request `number` was answered, or its connection has ended."""
+        idle = self.memory.release(peer.account, number)
+        if has_ended and idle is not None and idle.drop is not None:
+            idle.drop()
+        if idle is not None:
+            self._note_holder(peer)
+        self._act_soon()
+
+    def closed(self, peer: "ClientPeer") -> None:
+        """Release everything, but for requests that are still being worked on."""
+        self._holders.pop(peer, None)
+        self._peers.pop(peer, None)
+        for _ in peer.account.waiters:
+            peer.forget_mute()  # what it waited for does not come
+        for idle in self.memory.close(peer.account):
+            if idle.drop is not None:
+                idle.drop()
+        self._act_soon()
+
+    def _trim_soon(self, peer: "ClientPeer") -> None:
+        """The buffer that a request came in is returned when there is no view of it: not yet."""
+        if not self._served:
+            self._exchange.run_at_end(self._trim)
+        self._served[peer] = None
+
+    def _trim(self) -> None:
+        served, self._served = self._served, {}
+        for peer in served:
+            peer.core.trim()
+
+    # -- waiting ---------------------------------------------------------------------------
+
+    def _wait(
+        self,
+        peer: "ClientPeer",
+        size_bytes: int,
+        go_on: Callable[[], None],
+        *,
+        had_turn: bool = False,
+    ) -> None:
+        """Let it wait, muted, for so many bytes."""
         peer.mute()
 
         def resume() -> None:
-            memory.add_request(account, size_bytes)
-            peer.charges[number] = wanted
-            self._serve(peer, go_on)
+            try:
+                go_on()
+            except Exception as error:  # noqa: BLE001 - one connection must not stop others
+                self._exchange.abort_failed(peer, error)
             peer.unmute()
 
-        memory.wait(account, size_bytes, self._exchange.now_s, resume)
+        now_s = self._exchange.now_s
+        self.memory.wait(peer.account, size_bytes, now_s, resume, had_turn=had_turn)
         self._act_soon()
-
-    def release(self, peer: "ClientPeer", number: int) -> None:
-        """Request `number` was answered."""
-        size = peer.charges.pop(number, 0)
-        if size:
-            self.memory.add_request(peer.account, -size)
-            if self.memory.waiting_count:
-                self._act_soon()
-
-    def closed(self, peer: "ClientPeer") -> None:
-        """Release everything, but for a request that is still being worked on."""
-        self._holders.pop(peer, None)
-        if peer.account.waiter is not None:
-            peer.forget_mute()  # what it waited for does not come
-        self.memory.close(peer.account, is_served=peer.is_muted)
-        if not peer.is_muted:
-            peer.charges.clear()
-        self._act_soon()
-
-    def served_after_end(self, peer: "ClientPeer") -> None:
-        """The work on the last request of a closed connection is done."""
-        peer.charges.clear()
-        self.memory.add_request(peer.account, -peer.account.request_bytes)
-        self._act_soon()
-
-    # -- waiting ---------------------------------------------------------------------------
 
     def after_iteration(self) -> None:
         """Look, while others wait, for input that was served meanwhile."""
@@ -183,7 +272,8 @@ class HeldMemory:
             return
         self._recounted_s = now_s
         for peer in list(self._holders):
-            self._count_input(peer)
+            if peer.account.input_bytes:
+                self._count_input(peer)
         self._act_soon()
 
     def _act_soon(self) -> None:
@@ -194,35 +284,33 @@ class HeldMemory:
 
     def _act(self) -> None:
         self._is_action_due = False
-        self._close_holders(lambda: self.memory.excess_bytes <= 0)
+        self._close_excess()
         for _ in range(GRANTS_MAX):
             granted = self.memory.take_granted()
             if granted is None:
                 return
-            granted.resume()
+            self._exchange.run_in_turn(granted.resume)
+            if not self._exchange.has_time:
+                break
         self._act_soon()
-
-    def _serve(self, peer: "ClientPeer", go_on: Callable[[], None]) -> None:
-        try:
-            go_on()
-        except Exception as error:  # noqa: BLE001 - one connection's error must not stop others
-            self._exchange.abort_failed(peer, error)
 
     # -- closing ---------------------------------------------------------------------------
 
     def sweep(self, peers: Iterable["ClientPeer"]) -> None:
         """Once a second: count what is small, close who waited too long, and who is in the way."""
-        memory, every = self.memory, list(peers)
-        for peer in every:
-            peer.core.trim()  # one that sent a large request, and nothing since, has its buffer
-        memory.set_small(sum(map(_small_bytes, every)))
+        memory, now_s = self.memory, self._exchange.now_s
+        self._peers = dict.fromkeys(peers)
+        for peer in self._peers:
+            peer.core.trim()  # there may have been a view of its buffer when that was tried last
+            memory.set_small(peer.account, _small_bytes(peer))
+            _note_in_flight(peer, now_s)
         self._recount()
-        self._close_overdue(every)
+        self._is_hopeless = False
+        self._close_overdue()
+        self._close_excess()
         if memory.granted_count == self._granted_count:  # none of them gets on
-            self._close_holders(self._can_go_on)
+            self._close_for_next()
         self._granted_count = memory.granted_count
-        if memory.excess_bytes > 0:
-            self._close_small(every)
         self._return_released()
         self._act_soon()
 
@@ -234,50 +322,60 @@ class HeldMemory:
             self._returned_s = now_s
             self._return_memory()
 
-    def _close_overdue(self, peers: list["ClientPeer"]) -> None:
+    def _close_overdue(self) -> None:
         overdue = set(map(id, self.memory.overdue(self._exchange.now_s)))
         if overdue:
-            for peer in peers:
+            for peer in list(self._peers):
                 if id(peer.account) in overdue:
                     peer.abort("its request waited too long for memory", Cause.MEMORY)
 
-    def _can_go_on(self) -> bool:
+    def _close_excess(self) -> None:
+        excess = self.memory.excess_bytes
+        if excess > 0 and not self._is_hopeless:
+            self._is_hopeless = not self._close(excess)
+
+    def _close_for_next(self) -> None:
+        """Make room for the one whose turn it is."""
         first = self.memory.next_waiting()
-        return first is None or self.memory.has_room(first.account, first.size_bytes)
-
-    def _close_holders(self, is_enough: Callable[[], bool]) -> None:
-        """Those that have held most for longest."""
-        if is_enough():
+        if first is None:
             return
-        clients = [one for one in self._holders if not one.account.is_broker]
-        for worst in sorted(clients, key=self._burden, reverse=True):
-            worst.abort("it holds memory that other requests need", Cause.MEMORY)
-            if is_enough():
-                return
+        account, size = first.account, first.size_bytes
+        missing = self.memory.missing_bytes(account, size)
+        if missing > 0:
+            self._close(missing, account, 0 if account.is_broker else size)
 
-    def _close_small(self, peers: list["ClientPeer"]) -> None:
-        left = [one for one in peers if one.is_open and not one.account.is_broker]
-        left.sort(key=_small_bytes)
-        while left and self.memory.excess_bytes > 0:
-            peer = left.pop()
-            self.memory.add_small(-_small_bytes(peer))
-            peer.abort("the connections take too much memory", Cause.MEMORY)
-
-    def _burden(self, peer: "ClientPeer") -> float:
-        """Bytes held times how long: not the newest client is closed, but those that send large
-        requests and do not finish them. A byte now and then does not make them younger.
-        """
-        account = peer.account
-        return account.idle_bytes * (self._exchange.now_s - account.since_s + GRACE_S)
+    def _close(
+        self, need_bytes: int, next_one: Account | None = None, claim_bytes: int = 0
+    ) -> bool:
+        """Whether it could be done."""
+        chosen = to_close(
+            {**self._peers, **self._holders},
+            need_bytes,
+            self._exchange.now_s,
+            next_one=next_one,
+            claim_bytes=claim_bytes,
+        )
+        for peer in chosen:
+            peer.abort("it holds memory that other requests need", Cause.MEMORY)
+        return bool(chosen)
 
 
 def _small_bytes(peer: "ClientPeer") -> int:
     """What is not counted one by one."""
     core, account = peer.core, peer.account
-    size = CONNECTION_BYTES + core.in_flight * IN_FLIGHT_REQUEST_BYTES
+    in_flight = core.in_flight - len(account.charges)
+    size = CONNECTION_BYTES + in_flight * IN_FLIGHT_REQUEST_BYTES
     unread = core.unread_bytes
     if unread and not account.input_bytes:
         size += max(unread, BUFFER_BYTES)
     if not account.answer_bytes:
-        size += core.output_bytes
+        size += core.output_bytes + core.late_bytes
     return size
+
+
+def _note_in_flight(peer: "ClientPeer", now_s: float) -> None:
+    account = peer.account
+    if account.small_bytes <= CONNECTION_BYTES:
+        account.small_since_s = None
+    elif account.small_since_s is None:
+        account.small_since_s = now_s

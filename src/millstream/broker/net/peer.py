@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from millstream.broker.net.cause import Cause as Cause
+from millstream.broker.requests.account import Account
 from millstream.broker.requests.answer_parts import memory_of, path_of, release, size_of
 from millstream.broker.requests.context import AnswerPart
-from millstream.broker.requests.request_memory import COUNTED_BYTES_MIN, Account
+from millstream.broker.requests.request_memory import COUNTED_BYTES_MIN
 from millstream.kernels.connection import Connection
 from millstream.model.ids import BrokerId
 from millstream.model.limits import CLOSING_GRACE_S
@@ -59,12 +60,9 @@ class ClientPeer(ABC):
         self.is_admitted = True
         """False while it is beyond the limits of connections (`broker/net/admission.py`)."""
         self.last_active_s = exchange.now_s
-        self.is_served = False
-        """Whether its requests are being walked right now; a close must not free them."""
         self.account = Account(client_host)
         """What it takes of the memory for requests."""
-        self.charges: dict[int, int] = {}
-        """Of large requests that are being served, by their number."""
+        self._charges = self.account.charges
         self.state = OPEN
         self.close_reason = ""
         self.close_cause = Cause.CLIENT
@@ -94,24 +92,52 @@ class ClientPeer(ABC):
         admission = self._exchange.admission
         return admission is None or admission.admit(self, api_key)
 
-    def charge(self, number: int, size_bytes: int) -> bool:
-        return self._exchange.held.charge(self, number, size_bytes)
+    @property
+    def has_ended(self) -> bool:
+        return self.state == CLOSED
 
-    def charge_later(self, number: int, size_bytes: int, go_on: Callable[[], None]) -> None:
-        self._exchange.held.charge_later(self, number, size_bytes, go_on)
+    def charge(
+        self,
+        number: int,
+        *,
+        kept_bytes: int,
+        more_bytes: int,
+        go_on: Callable[[], None],
+        had_turn: bool = False,
+    ) -> None:
+        self._exchange.held.charge(
+            self,
+            number,
+            kept_bytes=kept_bytes,
+            more_bytes=more_bytes,
+            go_on=go_on,
+            had_turn=had_turn,
+        )
+
+    def charged_max(self, kept_bytes: int) -> int:
+        return self._exchange.held.memory.bytes_max(self.account, kept_bytes)
+
+    def park(self, number: int, size_bytes: int, drop: Callable[[], None]) -> None:
+        self._exchange.held.park(self, number, size_bytes, drop)
+
+    def hold(self, number: int) -> None:
+        self._exchange.held.hold(self, number)
+
+    def let_go(self, number: int) -> None:
+        self._exchange.held.let_go(self, number)
 
     def send_answer(self, number: int, parts: Sequence[AnswerPart]) -> None:
         if self.state == CLOSED:
             release(parts)
             return
-        if self.charges:
+        if self._charges:
             self._exchange.held.release(self, number)
         self.core.answer(number, parts)
         self._exchange.on_output_ready(self)
 
     def send_nothing(self, number: int) -> None:
         if self.state != CLOSED:
-            if self.charges:
+            if self._charges:
                 self._exchange.held.release(self, number)
             self.core.answer_nothing(number)
             self._exchange.on_output_ready(self)
@@ -124,7 +150,6 @@ class ClientPeer(ABC):
         self.state = DRAINING
         self.close_reason = reason
         self.closing_since_s = self._exchange.now_s
-        self._exchange.on_closing(self)
         self.pause_reading()
         self._exchange.on_output_ready(self)
 
@@ -155,9 +180,7 @@ class ClientPeer(ABC):
             return
         self._muted_bytes = 0
         self.core.unsent_bytes -= MUTED_BYTES
-        if self.state == CLOSED:
-            self._exchange.held.served_after_end(self)
-        elif self.state == OPEN:
+        if self.state == OPEN:
             self.resume_if_idle()
             self._exchange.flush_ready()
 
@@ -166,12 +189,15 @@ class ClientPeer(ABC):
     def flush(self) -> None:
         """Send as much as the carrier takes, then check whether there is room for more requests."""
         self._queue.extend(self.core.take_output())
-        if self._queue and not self.send_queue():
+        late_bytes = 0
+        if not self._queue:
+            late_bytes = self.core.late_bytes  # an answer that waits for an earlier one
+        elif not self.send_queue():
             self._apply_backpressure()
             return
         self.core.unsent_bytes = self._muted_bytes
-        if self.account.answer_bytes:
-            self._exchange.held.account_answers(self, 0)
+        if self.account.answer_bytes or late_bytes >= COUNTED_BYTES_MIN:
+            self._exchange.held.account_answers(self, self.core.late_bytes)
         if self.state == DRAINING:
             self.abort(self.close_reason, self.close_cause)
         elif self.state == OPEN:
@@ -184,7 +210,8 @@ class ClientPeer(ABC):
         unsent = sum(map(size_of, self._queue))
         self.core.unsent_bytes = self._muted_bytes + unsent
         if unsent >= COUNTED_BYTES_MIN or self.account.answer_bytes:
-            self._exchange.held.account_answers(self, sum(map(memory_of, self._queue)))
+            kept = sum(map(memory_of, self._queue)) + self.core.late_bytes
+            self._exchange.held.account_answers(self, kept)
         if self.core.is_blocked:
             self.pause_reading()
 

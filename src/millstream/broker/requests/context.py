@@ -59,13 +59,36 @@ class Peer(Protocol):
 
     def close(self, reason: str) -> None: ...
 
-    def charge(self, number: int, size_bytes: int) -> bool:
-        """Charge what a large request takes in memory, until its answer; False: it has to wait."""
+    def charge(
+        self,
+        number: int,
+        *,
+        kept_bytes: int,
+        more_bytes: int,
+        go_on: Callable[[], None],
+        had_turn: bool = False,
+    ) -> None:
+        """Charge what a large request takes in memory until its answer, in place of what it was
+        charged so far: its own bytes at once, and what it takes beyond them (but no more than
+        `charged_max`) when there is room. Then `go_on`; it waits muted, and may be closed instead.
 
-    def charge_later(self, number: int, size_bytes: int, go_on: Callable[[], None]) -> None:
-        """Let it wait, muted, until there is room for it; then it is charged, and `go_on` called.
-        It may be closed instead.
+        `had_turn`: it was served already, and waits before those that were not.
         """
+
+    def charged_max(self, kept_bytes: int) -> int:
+        """What one request of so many bytes may be charged beyond these."""
+
+    def park(self, number: int, size_bytes: int, drop: Callable[[], None]) -> None:
+        """A request waits for something else than memory: for records, or for other clients. It
+        takes so much meanwhile; `drop` is called if the connection ends before its answer.
+        """
+
+    def hold(self, number: int) -> None:
+        """A task works on a request: it is charged until its answer and until `let_go`, also when
+        its connection has ended. It nests.
+        """
+
+    def let_go(self, number: int) -> None: ...
 
     def mute(self) -> None:
         """Take no more requests from it until `unmute`: one takes long to serve. It nests."""

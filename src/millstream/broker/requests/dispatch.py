@@ -25,7 +25,12 @@ from millstream.broker.requests.between_brokers import refusal
 from millstream.broker.requests.context import AnswerPart, Context, Peer, RequestFacts
 from millstream.broker.requests.error_codes import code_of
 from millstream.broker.requests.registry import SERVED, Handler
-from millstream.broker.requests.request_memory import REQUEST_BYTES_MIN, cost_of, cost_of_items
+from millstream.broker.requests.request_memory import (
+    REQUEST_BYTES_MIN,
+    cost_of,
+    cost_of_items,
+    next_items_max,
+)
 from millstream.broker.requests.response_collector import CollectingPeer
 from millstream.broker.requests.services import Services
 from millstream.model.errors import OperatingError, without_frames
@@ -103,11 +108,11 @@ class Dispatch:
         if not peer.is_admitted and not peer.admit(facts.api_key):
             return  # beyond the limit of connections; it is closed
         if len(body) > REQUEST_BYTES_MIN:
+            go_on = partial(self._pass_on, peer, facts, body)
             cost = self._cost_of(facts, body)
-            if not peer.charge(facts.number, cost):
-                peer.charge_later(facts.number, cost, partial(self._pass_on, peer, facts, body))
-                return
-        self._pass_on(peer, facts, body)
+            peer.charge(facts.number, kept_bytes=len(body), more_bytes=cost, go_on=go_on)
+        else:
+            self._pass_on(peer, facts, body)
 
     def _cost_of(self, facts: RequestFacts, body: memoryview) -> int:
         cost = cost_of(facts.api_key, len(body))
@@ -143,8 +148,7 @@ class Dispatch:
             if self._scheduler is None:
                 self._close_malformed(context, error)
             else:
-                work = partial(self._decode_in_thread, context, handler, body, self._scheduler)
-                self._serve_charged(context, work, cost_of_items(len(body)))
+                self._decode_later(context, handler, body, ITEMS_AT_ONCE_MAX, error)
             return
         except MalformedFrame as error:
             self._close_malformed(context, error)
@@ -172,30 +176,52 @@ class Dispatch:
         self, context: Context, handler: Handler, request: Any, work: Coroutine[Any, Any, Any]
     ) -> None:
         name = f"{_name_of(context)} of connection {context.peer.connection_id}"
-        finishing = self._finish(context, handler, request, work)
+        if context.facts.bytes_in > REQUEST_BYTES_MIN:
+            context.peer.hold(context.facts.number)
+            finishing = self._finish_held(context, handler, request, work)
+        else:
+            finishing = self._finish(context, handler, request, work)
         self._spawn(finishing, name)
         if inspect.getcoroutinestate(finishing) == inspect.CORO_CLOSED:
             work.close()  # it was never started
             context.peer.close("the broker is stopping")
 
-    def _serve_charged(self, context: Context, work: Work, size_bytes: int) -> None:
-        """As `_serve_muted`, as soon as there is so much memory."""
-        peer, number = context.peer, context.facts.number
-        if peer.charge(number, size_bytes):
-            self._serve_muted(context, work)
-        else:
-            peer.charge_later(number, size_bytes, partial(self._serve_muted, context, work))
+    async def _finish_held(
+        self, context: Context, handler: Handler, request: Any, work: Coroutine[Any, Any, Any]
+    ) -> None:
+        """It stays charged until the work has ended, whatever becomes of its client."""
+        try:
+            await self._finish(context, handler, request, work)
+        finally:
+            context.peer.let_go(context.facts.number)
+
+    def _serve_charged(
+        self, context: Context, work: Work, *, kept_bytes: int, more_bytes: int
+    ) -> None:
+        """As `_serve_muted`, as soon as there is so much memory, for a request that was served
+        before.
+        """
+        context.peer.charge(
+            context.facts.number,
+            kept_bytes=kept_bytes,
+            more_bytes=more_bytes,
+            go_on=partial(self._serve_muted, context, work),
+            had_turn=True,
+        )
 
     def _serve_muted(self, context: Context, work: Work) -> None:
         """Serve a request concurrently with others, while its connection is muted."""
-        context.peer.mute()
-        name = f"{_name_of(context)} of connection {context.peer.connection_id}"
-        self._spawn(self._run_muted(context.peer, work), name)
+        peer, number = context.peer, context.facts.number
+        peer.mute()
+        peer.hold(number)
+        name = f"{_name_of(context)} of connection {peer.connection_id}"
+        self._spawn(self._run_muted(peer, number, work), name)
 
-    async def _run_muted(self, peer: Peer, work: Work) -> None:
+    async def _run_muted(self, peer: Peer, number: int, work: Work) -> None:
         try:
             await work()
         finally:
+            peer.let_go(number)
             peer.unmute()
 
     async def _take_steps(
@@ -214,12 +240,17 @@ class Dispatch:
         finally:
             self._large_produces -= is_produce
 
-    def go_on(self, context: Context, steps: StepGenerator[None]) -> None:
-        """Serve the rest of a request that has waited, in steps; they end with its answer."""
+    def go_on(
+        self, context: Context, steps: StepGenerator[None], *, kept_bytes: int, more_bytes: int
+    ) -> None:
+        """Serve the rest of a request that has waited, in steps; they end with its answer. It has
+        kept so many bytes, and takes more now.
+        """
         if self._scheduler is None:
             run_blocking(steps)
         else:
-            self._serve_muted(context, partial(self._end, context, steps, self._scheduler))
+            work = partial(self._end, context, steps, self._scheduler)
+            self._serve_charged(context, work, kept_bytes=kept_bytes, more_bytes=more_bytes)
 
     async def _end(
         self, context: Context, steps: StepGenerator[None], scheduler: CooperativeScheduler
@@ -231,12 +262,45 @@ class Dispatch:
             self._log_fault(context, "request failed", version=context.version, error=error)
             context.peer.close(f"{_name_of(context)} failed: {error!r}")
 
-    async def _decode_in_thread(
-        self, context: Context, handler: Handler, body: memoryview, scheduler: CooperativeScheduler
+    def _decode_later(
+        self,
+        context: Context,
+        handler: Handler,
+        body: memoryview,
+        items_max: int,
+        error: TooManyItems,
     ) -> None:
-        read = Computation(handler.decode, body, context.version)
+        """Decode it in another thread, as soon as there is memory for more items than so many.
+
+        What its bytes could be at the worst is not charged at once: most are records or names.
+        """
+        size = len(body)
+        allowed = next_items_max(size, items_max, context.peer.charged_max(size))
+        if not allowed or self._scheduler is None:
+            self._close_malformed(context, error)
+            return
+        cost = max(cost_of(context.facts.api_key, size), cost_of_items(size, allowed))
+        work = partial(
+            self._decode_in_thread, context, handler, body, allowed, scheduler=self._scheduler
+        )
+        self._serve_charged(context, work, kept_bytes=size, more_bytes=cost)
+
+    async def _decode_in_thread(
+        self,
+        context: Context,
+        handler: Handler,
+        body: memoryview,
+        items_max: int,
+        *,
+        scheduler: CooperativeScheduler,
+    ) -> None:
+        decode = partial(handler.decode, body, context.version)
+        read = Computation(read_within, items_max, decode)
         try:
             request = await scheduler.in_worker_thread(read, name=f"decode {_name_of(context)}")
+        except TooManyItems as error:
+            self._decode_later(context, handler, body, items_max, error)
+            return
         except MalformedFrame as error:
             self._close_malformed(context, error)
             return

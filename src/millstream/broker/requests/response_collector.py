@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from millstream.broker.requests.context import AnswerPart
+from millstream.broker.requests.request_memory import cost_of_items
 from millstream.controller.cluster.errors import NotController
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
@@ -70,15 +71,31 @@ class CollectingPeer:
         """The answer that follows says so; it is discarded, and the forwarder tries again."""
         self._is_deposed = True
 
-    def charge(self, number: int, size_bytes: int) -> bool:
+    def charge(
+        self,
+        number: int,
+        *,
+        kept_bytes: int,
+        more_bytes: int,
+        go_on: Callable[[], None],
+        had_turn: bool = False,
+    ) -> None:
         """It was charged to the connection that it came from."""
-        del number, size_bytes
-        return True
-
-    def charge_later(self, number: int, size_bytes: int, go_on: Callable[[], None]) -> None:
-        """Never needed."""
-        del number, size_bytes
+        del number, kept_bytes, more_bytes, had_turn
         go_on()
+
+    def charged_max(self, kept_bytes: int) -> int:
+        """As it was charged for as many items as there may be."""
+        return cost_of_items(kept_bytes)
+
+    def park(self, number: int, size_bytes: int, drop: Callable[[], None]) -> None:
+        """Such a request waits for no more than its time limit."""
+
+    def hold(self, number: int) -> None:
+        """Its connection is held by the forwarder."""
+
+    def let_go(self, number: int) -> None:
+        """As above."""
 
     def mute(self) -> None:
         """Nothing to do: no other request could overtake it."""

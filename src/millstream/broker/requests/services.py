@@ -48,7 +48,14 @@ class Responder(Protocol):
 
     def answer_nothing(self, context: "Context") -> None: ...
 
-    def go_on(self, context: "Context", steps: "StepGenerator[None]") -> None:
+    def go_on(
+        self,
+        context: "Context",
+        steps: "StepGenerator[None]",
+        *,
+        kept_bytes: int,
+        more_bytes: int,
+    ) -> None:
         """Serve the rest of a request that has waited, in steps; they end with its answer."""
 
 

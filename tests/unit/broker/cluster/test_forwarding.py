@@ -75,6 +75,14 @@ class Noted(CollectingPeer):
     def unmute(self) -> None:
         self.muted.append("unmute")
 
+    def hold(self, number: int) -> None:
+        del number
+        self.muted.append("hold")
+
+    def let_go(self, number: int) -> None:
+        del number
+        self.muted.append("let go")
+
 
 class Controllers:
     """Brokers that answer Envelopes, each as a test wants it."""
@@ -324,7 +332,7 @@ def test_large_request_holds_its_connection_back() -> None:
         assert len(await results_of(peer)) == 500
         size = len(creation(*names).encode(VERSION))
         assert size > SMALL_BODY_BYTES
-        assert peer.muted == ["mute", "unmute"]
+        assert peer.muted == ["mute", "hold", "let go", "unmute"]
 
     world.play(story)
 

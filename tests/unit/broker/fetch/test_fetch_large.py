@@ -10,6 +10,7 @@ from kits.broker.data_plane import DataPlane
 from kits.broker.fetch_kit import VERSIONS, pinned, plane_with
 from kits.broker.large_fetch import MANY, UNKNOWN_ONES, begin, finish
 from kits.storage.log_stories import batch_of
+from millstream.broker.fetch.delayed import PARKED_COUNT_MIN, DelayedFetch
 from millstream.broker.fetch.large import PARTITIONS_AT_ONCE_MAX
 from millstream.broker.handlers import fetch as handler
 from millstream.runtime.scheduler import ITEMS_PER_TURN, StepGenerator
@@ -86,6 +87,33 @@ def test_more_than_a_session_may_have_ends_it_before_it_grows(is_large: bool) ->
 
 
 # -- waiting ------------------------------------------------------------------------------------
+
+
+def waiting_on(count: int) -> DataPlane:
+    """A fetch that waits, perhaps for weeks, at the ends of so many partitions."""
+    plane = plane_with(count)
+    positions = [("t", index, 0) for index in range(count)]
+    plane.send(plane.fetch_request(positions, max_wait_ms=2**31 - 1), 12)
+    return plane
+
+
+def test_while_it_waits_it_is_charged_for_what_is_left_of_it(is_large: bool) -> None:
+    """Not for what its bytes could have been at the worst."""
+    assert not waiting_on(PARKED_COUNT_MIN - 1).peer.parked
+    ((size, _),) = waiting_on(PARKED_COUNT_MIN).peer.parked.values()
+    assert 600 * PARKED_COUNT_MIN < size < 1_000 * PARKED_COUNT_MIN
+
+
+def test_it_leaves_nothing_behind_when_its_client_is_gone(is_large: bool) -> None:
+    plane = waiting_on(PARKED_COUNT_MIN)
+    ((_, drop),) = plane.peer.parked.values()
+    readers = plane.leader("t", 7).readers
+    (waiting,) = readers
+    assert isinstance(waiting, DelayedFetch)
+    drop()
+    assert not readers
+    assert not waiting._reader.round.cursors
+    assert not waiting._reader._params.partitions
 
 
 def test_it_waits_for_records_and_brings_them(is_large: bool) -> None:

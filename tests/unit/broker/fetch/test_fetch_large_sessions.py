@@ -10,7 +10,13 @@ import pytest
 
 from kits.broker.data_plane import DataPlane, Fetched
 from kits.broker.fetch_kit import pinned, plane_with
-from kits.broker.large_fetch import MANY, begin, finish, plane_beside_another_leader
+from kits.broker.large_fetch import (
+    MANY,
+    begin,
+    finish,
+    keep_late_steps,
+    plane_beside_another_leader,
+)
 from millstream.broker.fetch.large import PARTITIONS_AT_ONCE_MAX
 from millstream.broker.fetch.read import FetchReader
 from millstream.broker.fetch.request import INITIAL_SESSION_EPOCH
@@ -112,7 +118,7 @@ def test_the_end_of_a_wait_is_served_in_steps_where_thousands_are_due(
     plane = plane_with(5)
     session = open_session(plane, [("t", index, 0) for index in range(5)])
     late: list[Any] = []
-    plane.dispatch.go_on = lambda context, steps: late.append(steps)  # type: ignore[method-assign]
+    keep_late_steps(plane, late)
     serve(plane, next_of(plane, session))
     assert begin(plane, next_of(plane, session, max_wait_ms=500)) is None
     plane.create("other", number=8)

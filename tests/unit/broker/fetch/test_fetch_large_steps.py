@@ -7,7 +7,14 @@ import pytest
 
 from kits.broker.data_plane import DataPlane
 from kits.broker.fetch_kit import plane_with
-from kits.broker.large_fetch import MANY, begin, finish, longest_step, plane_beside_another_leader
+from kits.broker.large_fetch import (
+    MANY,
+    begin,
+    finish,
+    keep_late_steps,
+    longest_step,
+    plane_beside_another_leader,
+)
 from millstream.broker.fetch.request import INITIAL_SESSION_EPOCH
 from millstream.broker.fetch.sessions import FetchSession
 from millstream.runtime.scheduler import Computation
@@ -54,7 +61,7 @@ def late(count: int) -> Any:
     """What is left to do when the wait is over."""
     plane = plane_with(1)
     left: list[Any] = []
-    plane.dispatch.go_on = lambda context, steps: left.append(steps)  # type: ignore[method-assign]
+    keep_late_steps(plane, left)
     asked = [("t", 0, 0), *(("gone", index, 0) for index in range(count))]
     finish(begin(plane, plane.fetch_request(asked, max_wait_ms=500)))
     plane.timers.pass_time(501)

@@ -78,6 +78,8 @@ class World:
         self.handled: list[Peer] = []
         self.request_ms = REQUEST_MS
         self.tasks_per_request = 0
+        self.ends = False
+        """Whether each connection ends while its request is served."""
         self._number = 0
 
     def handle(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
@@ -87,6 +89,8 @@ class World:
         for _ in range(self.tasks_per_request):
             self.exchange.charge_task()
         self.handled.append(peer)
+        if self.ends:
+            peer.abort("gone", Cause.CLIENT)
         peer.send_answer(facts.number, [b"answer"])
 
     def connect(self, address: str = "busy", *, output_bytes_max: int = MIB) -> Peer:
@@ -244,6 +248,18 @@ def test_connection_that_ends_while_it_waits_has_no_turn(world: World) -> None:
     while world.soon:
         world.next_iteration()
     assert set(world.handled) == {*peers} - {gone}
+
+
+def test_connection_that_ends_in_its_own_turn_is_forgotten(world: World) -> None:
+    peers = [world.connect() for _ in range(10)]
+    world.ends = True
+    world.receive(peers, requests=3)
+    world.next_iteration()
+    assert len(world.handled) < len(peers)
+    waiting = world.exchange._waiting
+    assert len(waiting) > 0
+    for members in waiting._members.values():
+        assert not set(members._charged) & set(world.handled)
 
 
 def test_requests_that_go_on_as_tasks_are_charged_in_advance(world: World) -> None:

@@ -13,7 +13,7 @@ from millstream.kernels.connection import Connection
 from millstream.kernels.slots import SlotTable
 from millstream.model.ids import BrokerId
 from millstream.model.invariant import InvariantViolated
-from millstream.model.limits import KIB, MIB, REQUEST_MEMORY_WAIT_S
+from millstream.model.limits import ITERATION_SERVING_S, KIB, MIB, REQUEST_MEMORY_WAIT_S
 from millstream.observe.api_counters import ApiCounters
 from millstream.testing.sim.clock import ManualClock
 
@@ -52,6 +52,8 @@ class World:
         self.peers: list[Peer] = []
         self.soon: list[Callable[[], None]] = []
         self.returned_count = 0
+        self.charges = False
+        """Whether what is received is charged, or only what a test charges."""
         self.memory = RequestMemory(BUDGET)
         self.exchange = Exchange(
             self.table,
@@ -68,8 +70,14 @@ class World:
 
     def handle(self, peer: ClientPeer, facts: Any, body: memoryview) -> None:
         """In place of dispatch."""
-        del body
-        self.handled.append(facts.number)
+
+        def go_on() -> None:
+            self.handled.append(facts.number)
+
+        if self.charges:
+            peer.charge(facts.number, kept_bytes=len(body), more_bytes=0, go_on=go_on)
+        else:
+            go_on()
 
     def connect(self, address: str = "h") -> Peer:
         core = Connection(self.table, frame_bytes_max=100 * MIB, in_flight_max=10)
@@ -100,12 +108,26 @@ class World:
         """The beginning of a frame that is never finished."""
         return self.receive(peer, (90 * MIB).to_bytes(4, "big") + bytes(size - 4))
 
-    def charge(self, peer: Peer, number: int, size: int) -> bool:
-        """As dispatch does it."""
-        if peer.charge(number, size):
-            return True
-        peer.charge_later(number, size, lambda: self.handled.append(number))
-        return False
+    def charge(self, peer: Peer, number: int, more: int, *, kept: int = 0) -> bool:
+        """As dispatch does it; whether it is served at once."""
+        before = len(self.handled)
+        self.charge_again(peer, number, more, kept=kept, had_turn=False)
+        return len(self.handled) > before
+
+    def charge_again(
+        self, peer: Peer, number: int, more: int, *, kept: int = 0, had_turn: bool = True
+    ) -> None:
+        """It turned out to take more."""
+
+        def go_on() -> None:
+            self.handled.append(number)
+
+        peer.charge(number, kept_bytes=kept, more_bytes=more, go_on=go_on, had_turn=had_turn)
+
+    def work_on(self, peer: Peer, number: int, size: int) -> None:
+        """A request of so many bytes is being worked on in a task."""
+        self.serve(peer)
+        peer.charge(number, kept_bytes=size, more_bytes=0, go_on=lambda: peer.hold(number))
 
     def serve(self, peer: Peer) -> None:
         """A request arrives and is not answered yet."""
@@ -176,8 +198,7 @@ def test_who_holds_most_for_longest_makes_room_where_nobody_gets_on(world: World
 
 def test_who_waits_too_long_is_closed(world: World) -> None:
     first, second = world.connect(), world.connect()
-    world.serve(first)
-    assert world.charge(first, 0, CLIENTS)  # served for very long
+    world.work_on(first, 0, CLIENTS)  # served for very long
     world.hold(second, 8 * MIB)
     world.sweep(int(REQUEST_MEMORY_WAIT_S) + 1)
     assert world.ended == [second]
@@ -191,6 +212,16 @@ def test_what_is_finished_is_not_held(world: World) -> None:
     assert world.memory.used_bytes == 0
     assert not world.ended
     assert len(world.handled) == 30
+
+
+def test_the_buffer_of_a_large_request_that_was_served_is_returned_at_once(world: World) -> None:
+    """Many connections that each send one and stay would have them all until the sweep."""
+    peer = world.connect()
+    world.charges = True
+    frame = FRAME + bytes(MIB)
+    world.receive(peer, len(frame).to_bytes(4, "big") + frame)
+    assert world.handled == [0]
+    assert peer.core.buffer_bytes == 0
 
 
 def test_small_leftovers_are_counted_by_the_sweep(world: World) -> None:
@@ -219,8 +250,8 @@ def test_a_request_waits_for_memory_and_is_served_when_another_is_answered(world
     first, second = world.connect(), world.connect()
     for peer in (first, second):
         world.serve(peer)
-    assert world.charge(first, 0, 9 * MIB)
-    assert not world.charge(second, 0, 5 * MIB)
+    assert world.charge(first, 0, 0, kept=9 * MIB)
+    assert not world.charge(second, 0, 4 * MIB, kept=MIB)
     assert bool(second.is_muted)
     before = len(world.handled)
     first.send_answer(0, [b"answer"])
@@ -232,24 +263,86 @@ def test_a_request_waits_for_memory_and_is_served_when_another_is_answered(world
     assert world.memory.used_bytes == 0
 
 
-def test_a_request_that_can_never_have_its_memory_is_closed(world: World) -> None:
-    peer = world.connect()
+def test_what_is_estimated_never_shuts_a_request_out(world: World) -> None:
+    """Whatever it might take at the most: one that is alone is served."""
+    peer, other = world.connect(), world.connect()
+    world.hold(other, MIB)
     world.serve(peer)
-    assert not world.charge(peer, 0, CLIENTS + 1)
+    assert world.charge(peer, 0, 100 * CLIENTS, kept=MIB)
+    assert peer.is_open
+    assert world.memory.used_bytes <= CLIENTS
+
+
+def test_the_bytes_of_requests_that_wait_count(world: World) -> None:
+    """Many that wait each have a body: it is in memory, whether they are served or not."""
+    holder = world.connect("holder")
+    world.work_on(holder, 0, 8 * MIB)
+    peers = [world.connect(str(index)) for index in range(20)]
+    for peer in peers:
+        world.serve(peer)
+        assert not world.charge(peer, 0, 4 * MIB, kept=MIB)
     world.run()
-    assert world.ended == [peer]
-    assert peer.close_cause == Cause.MEMORY
+    assert world.memory.used_bytes <= BUDGET
+    assert 0 < len(world.ended) < 20
+
+
+def test_a_request_that_waits_makes_room_for_the_one_whose_turn_it_is(world: World) -> None:
+    """Their own bytes are all there is: none of them could ever go on."""
+    first = world.connect("first")
+    world.work_on(first, 0, 8 * MIB)
+    peers = [world.connect(str(index)) for index in range(4)]
+    for peer in peers:
+        world.serve(peer)
+        assert not world.charge(peer, 0, 9 * MIB, kept=MIB)
+    first.let_go(0)
+    first.send_answer(0, [b"answer"])
+    world.sweep(9)
+    assert 0 < len(world.ended) < 3
+    assert set(world.ended) < set(peers[1:])
+    assert {one.close_cause for one in world.ended} == {Cause.MEMORY}
+    assert not peers[0].is_muted
+
+
+def test_a_request_that_turns_out_to_take_more_does_not_wait_with_what_it_has(
+    world: World,
+) -> None:
+    """Six that each had the half of what they need would wait for each other for ever."""
+    first = world.connect("first")
+    world.work_on(first, 0, 11 * MIB)
+    peers = [world.connect(str(index)) for index in range(6)]
+    for peer in peers:
+        world.serve(peer)
+        peer.charge(
+            0,
+            kept_bytes=10 * KIB,
+            more_bytes=2 * MIB,
+            go_on=lambda peer=peer: world.charge_again(peer, 0, 6 * MIB, kept=10 * KIB),  # type: ignore[misc]
+        )
+    world.handled.clear()
+    first.let_go(0)
+    first.send_answer(0, [b"answer"])
+    world.run()
+    assert peers[5].account.waiters[0].size_bytes == 2 * MIB  # it had no turn yet
+    for _ in peers:
+        assert world.handled
+        for peer in peers:
+            if peer.account.request_bytes > 2 * MIB:
+                peer.send_answer(0, [b"answer"])
+        world.run()
+    assert len(world.handled) == 6
+    assert not world.ended
+    assert world.memory.used_bytes == 0
 
 
 def test_the_memory_of_a_closed_connection_is_free_when_its_request_is_done(world: World) -> None:
-    """It is in memory until it was decoded, in another thread and perhaps after many others."""
+    """A task works on it, whether the connection is muted meanwhile or not."""
     peer = world.connect()
+    world.work_on(peer, 0, 5 * MIB)
     world.serve(peer)
-    assert world.charge(peer, 0, 5 * MIB)
-    peer.mute()
+    assert world.charge(peer, 1, MIB)
     peer.abort("gone", Cause.CLIENT)
     assert world.memory.used_bytes == 5 * MIB
-    peer.unmute()
+    peer.let_go(0)
     assert world.memory.used_bytes == 0
 
 
@@ -257,23 +350,145 @@ def test_a_connection_that_ends_while_it_waits_is_forgotten(world: World) -> Non
     first, second = world.connect(), world.connect()
     for peer in (first, second):
         world.serve(peer)
-    assert world.charge(first, 0, 9 * MIB)
+    assert world.charge(first, 0, 0, kept=9 * MIB)
     assert not world.charge(second, 0, 5 * MIB)
     second.abort("gone", Cause.CLIENT)
     assert world.memory.waiting_count == 0
     assert world.memory.used_bytes == 9 * MIB
 
 
+def test_a_connection_that_has_ended_waits_for_nothing(world: World) -> None:
+    """It ends while its request is decoded, which then asks for more: others would wait for it."""
+    first, gone, honest = world.connect(), world.connect(), world.connect()
+    world.work_on(first, 0, 8 * MIB)
+    world.work_on(gone, 0, 10 * KIB)
+    gone.abort("gone", Cause.CLIENT)
+    world.charge_again(gone, 0, 6 * MIB, kept=10 * KIB)
+    gone.let_go(0)
+    world.serve(honest)
+    assert world.charge(honest, 0, 2 * MIB)
+    assert world.memory.waiting_count == 0
+
+
 def test_a_broker_is_served_while_clients_wait(world: World) -> None:
     first, broker = world.connect(), world.connect()
     broker.prove(BrokerId(2))
-    for peer in (first, broker):
-        world.serve(peer)
-    assert world.charge(first, 0, CLIENTS)
+    world.work_on(first, 0, CLIENTS)
+    world.serve(broker)
     world.hold(world.connect(), 4 * MIB)
     assert world.charge(broker, 0, 2 * MIB)
     world.sweep(20)
     assert broker.is_open
+
+
+def test_a_broker_that_waits_is_not_closed(world: World) -> None:
+    first, broker = world.connect(), world.connect()
+    broker.prove(BrokerId(2))
+    world.work_on(first, 0, CLIENTS)
+    world.serve(broker)
+    assert not world.charge(broker, 0, 6 * MIB)
+    world.sweep(int(REQUEST_MEMORY_WAIT_S) + 2)
+    assert broker.is_open
+    first.let_go(0)
+    first.send_answer(0, [b"answer"])
+    world.run()
+    assert not broker.is_muted
+
+
+def test_requests_that_waited_for_memory_take_the_time_of_an_iteration(world: World) -> None:
+    first = world.connect("first")
+    world.work_on(first, 0, 10 * MIB)
+    served: list[int] = []
+
+    def take_long() -> None:
+        served.append(1)
+        world.clock.advance(int(2 * ITERATION_SERVING_S * 1000))
+
+    for index in range(3):
+        peer = world.connect(str(index))
+        world.serve(peer)
+        peer.charge(0, kept_bytes=10 * KIB, more_bytes=2 * MIB, go_on=take_long)
+    assert served == []
+    first.let_go(0)
+    first.send_answer(0, [b"answer"])
+    assert len(served) <= 1
+    while world.soon:
+        before = len(served)
+        world.soon.pop(0)()
+        assert len(served) <= before + 1
+    assert len(served) == 3
+
+
+# -- who is closed ---------------------------------------------------------------------------------
+
+
+def test_requests_that_wait_for_records_are_closed_before_honest_uploads(world: World) -> None:
+    """What they keep is held by their connections, though no byte of it is input or an answer."""
+    dropped: list[int] = []
+    attackers = [world.connect("attacker") for _ in range(6)]
+    for index, peer in enumerate(attackers):
+        world.serve(peer)
+        peer.park(0, 2 * MIB, lambda index=index: dropped.append(index))  # type: ignore[misc]
+    honest = world.connect("honest")
+    assert world.hold(honest, 3 * MIB) < 3 * MIB
+    world.sweep(2)
+    assert honest.is_open
+    assert not honest.is_muted
+    assert 0 < len(dropped) == len(world.ended)
+    assert set(world.ended) <= set(attackers)
+
+
+def test_nobody_is_closed_for_what_is_being_served(world: World) -> None:
+    """It would free nothing: the requests that are in memory end by themselves."""
+    server, holder, waiting = world.connect("a"), world.connect("b"), world.connect("c")
+    world.work_on(server, 0, CLIENTS - MIB)
+    world.hold(holder, 500 * KIB)
+    world.serve(waiting)
+    assert not world.charge(waiting, 0, 4 * MIB)
+    world.sweep(5)
+    assert not world.ended
+
+
+def test_very_many_small_requests_in_flight_are_closed_before_honest_uploads(world: World) -> None:
+    early = [world.connect("honest") for _ in range(5)]
+    for peer in early:
+        world.hold(peer, 100 * KIB)
+    attackers = [world.connect("attacker") for _ in range(322)]
+    for peer in attackers:
+        for _ in range(10):
+            world.serve(peer)
+    world.sweep()
+    late = world.connect("honest")
+    world.hold(late, 300 * KIB)
+    world.sweep(3)
+    assert late.is_open
+    assert not late.is_muted
+    assert all(peer.is_open for peer in early)
+    assert world.ended
+    assert world.memory.used_bytes <= BUDGET
+
+
+def test_an_upload_is_not_closed_for_one_that_wants_much_more(world: World) -> None:
+    uploads = [world.connect(str(index)) for index in range(8)]
+    for peer in uploads:
+        world.hold(peer, 900 * KIB)
+    greedy = world.connect("greedy")
+    world.serve(greedy)
+    assert not world.charge(greedy, 0, CLIENTS)
+    world.sweep(3)
+    assert not world.ended
+
+
+def test_room_for_brokers_is_made_at_anybodys_cost(world: World) -> None:
+    upload, broker = world.connect("a"), world.connect("b")
+    broker.prove(BrokerId(2))
+    world.work_on(world.connect("c"), 0, 9 * MIB)
+    world.hold(upload, 2 * MIB)
+    world.serve(broker)
+    assert not world.charge(broker, 0, 6 * MIB)
+    world.sweep(2)
+    assert world.ended == [upload]
+    assert not broker.is_muted
 
 
 # -- answers ---------------------------------------------------------------------------------------
@@ -291,6 +506,23 @@ def test_answers_that_are_not_taken_count_and_the_worst_is_closed(world: World) 
     peers[0].takes_answers = True
     peers[0].flush()
     assert peers[0].account.answer_bytes == 0
+
+
+def test_answers_that_wait_for_an_earlier_one_count(world: World) -> None:
+    """The first request may wait for days."""
+    peers = [world.connect(str(index)) for index in range(20)]
+    for peer in peers:
+        world.serve(peer)
+        world.serve(peer)
+        peer.send_answer(1, [bytes(2 * MIB)])
+        world.run()
+    assert world.memory.used_bytes <= BUDGET
+    assert len(world.ended) >= 12
+    last = peers[-1]
+    if last.is_open:
+        last.send_answer(0, [b"answer"])
+        world.run()
+        assert last.account.answer_bytes == 0
 
 
 def test_answers_that_are_taken_at_once_are_not_counted(world: World) -> None:
