@@ -278,6 +278,11 @@ class Exchange:
         if not self._is_awake:
             self._schedule()
 
+    def note_time(self) -> float:
+        """The time now, outside an iteration, where nothing else notes it."""
+        self.now_s = self._clock.monotonic_s()
+        return self.now_s
+
     @property
     def has_time(self) -> bool:
         """Whether more requests may be served in this iteration."""

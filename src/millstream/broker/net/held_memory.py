@@ -298,7 +298,7 @@ class HeldMemory:
 
     def sweep(self, peers: Iterable["ClientPeer"]) -> None:
         """Once a second: count what is small, close who waited too long, and who is in the way."""
-        memory, now_s = self.memory, self._exchange.now_s
+        memory, now_s = self.memory, self._exchange.note_time()
         self._peers = dict.fromkeys(peers)
         for peer in self._peers:
             peer.core.trim()  # there may have been a view of its buffer when that was tried last

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from millstream.broker.net.exchange import Exchange, ExchangeHooks
-from millstream.broker.net.held_memory import CONNECTION_BYTES
+from millstream.broker.net.held_memory import CONNECTION_BYTES, RETURN_INTERVAL_S
 from millstream.broker.net.peer import MUTED_BYTES, Cause, ClientPeer
 from millstream.broker.requests.request_memory import COUNTED_BYTES_MIN, RequestMemory
 from millstream.kernels.connection import Connection
@@ -592,3 +592,15 @@ def test_memory_is_not_returned_after_little_or_too_often(world: World) -> None:
         assert world.returned_count == expected
     world.sweep(10)
     assert world.returned_count == 2
+
+
+def test_time_passes_for_a_sweep_although_no_client_sends_anything(world: World) -> None:
+    """What requests released is returned on a broker that has nothing to do, too."""
+    holder = world.connect()
+    world.hold(holder, 4 * MIB)
+    holder.abort("gone", Cause.CLIENT)
+    world.run()
+    assert world.returned_count == 0
+    world.clock.advance(int(RETURN_INTERVAL_S * 1000))
+    world.exchange.held.sweep([])
+    assert world.returned_count == 1
