@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import weakref
 
 import pytest
 
@@ -26,6 +27,25 @@ def test_work_runs_in_another_thread_and_answers_in_the_loops() -> None:
         )
         loop_thread, outcome = await answered
         assert loop_thread == threading.get_ident() != outcome.result()
+        assert await background.close(timeout_s=10) == []
+
+    asyncio.run(main())
+
+
+def test_a_thread_that_waits_has_neither_its_last_work_nor_the_result() -> None:
+    """I-37: a large request, decoded in a thread, is not kept until the thread has other work."""
+
+    class Decoded:
+        pass
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        background, is_gone = ThreadBackground(loop, workers=1), asyncio.Event()
+        found = await run_in_background(background, Decoded, name="decode")
+        weakref.finalize(found, loop.call_soon_threadsafe, is_gone.set)
+        del found
+        async with asyncio.timeout(10):
+            await is_gone.wait()
         assert await background.close(timeout_s=10) == []
 
     asyncio.run(main())
