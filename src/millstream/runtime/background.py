@@ -145,24 +145,18 @@ class ThreadBackground:
         """The main function of a worker thread."""
         thread = threading.current_thread()
         idle_name = thread.name
-        while self._do_next(thread, idle_name):
-            pass
-
-    def _do_next(self, thread: threading.Thread, idle_name: str) -> bool:
-        """Do one job; False: there will be none. A function of its own: a thread that waits must not
-        have its last job and the result, which may be a large request.
-        """
-        job = self._jobs.get()
-        if job is None:
-            return False
-        thread.name = f"{idle_name}: {job.name}"
-        outcome = _run(job.work)
-        thread.name = idle_name
-        try:
-            self._loop.call_soon_threadsafe(self._deliver, job, outcome)
-        except RuntimeError:
-            return False  # the loop was closed after `close` had given up on this job
-        return True
+        while (job := self._jobs.get()) is not None:
+            thread.name = f"{idle_name}: {job.name}"
+            outcome = _run(job.work)
+            thread.name = idle_name
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, job, outcome)
+            except RuntimeError:
+                return  # the loop was closed after `close` had given up on this job
+            finally:
+                # While it waits it must not have the last job and its result, which may be a large
+                # request; and an error has this frame, so with these it would be a cycle.
+                del job, outcome
 
     def _deliver(self, job: _Job, outcome: Outcome[Any]) -> None:
         try:

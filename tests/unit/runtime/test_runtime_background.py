@@ -1,8 +1,10 @@
 """Background work: results come back on the loop, limits hold, closing waits and reports."""
 
 import asyncio
+import gc
 import threading
 import weakref
+from collections.abc import Callable
 
 import pytest
 
@@ -32,23 +34,44 @@ def test_work_runs_in_another_thread_and_answers_in_the_loops() -> None:
     asyncio.run(main())
 
 
-def test_a_thread_that_waits_has_neither_its_last_work_nor_the_result() -> None:
-    """I-37: a large request, decoded in a thread, is not kept until the thread has other work."""
+class _Decoded(Exception):
+    """What work returns, or raises."""
 
-    class Decoded:
-        pass
+
+def _raises() -> _Decoded:
+    raise _Decoded
+
+
+@pytest.mark.parametrize("work", [_Decoded, _raises])
+def test_a_thread_that_waits_has_neither_its_last_work_nor_the_result(
+    work: Callable[[], _Decoded],
+) -> None:
+    """I-37: a large request, decoded in a thread, is not kept until the thread has other work, nor,
+    where that failed, until the next collection of cycles.
+    """
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         background, is_gone = ThreadBackground(loop, workers=1), asyncio.Event()
-        found = await run_in_background(background, Decoded, name="decode")
-        weakref.finalize(found, loop.call_soon_threadsafe, is_gone.set)
-        del found
+
+        async def run() -> None:
+            try:
+                found = await run_in_background(background, work, name="decode")
+            except _Decoded as error:
+                found = error
+            weakref.finalize(found, loop.call_soon_threadsafe, is_gone.set)
+            del found
+
+        await run()
         async with asyncio.timeout(10):
             await is_gone.wait()
         assert await background.close(timeout_s=10) == []
 
-    asyncio.run(main())
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
 
 
 def test_an_error_of_the_work_reaches_whoever_waits() -> None:
