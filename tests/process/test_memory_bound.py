@@ -45,6 +45,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with broker_process(tmp_path_factory.mktemp("bound"), settings) as running:
         with running.client() as client:
             client.create_topic("here")
+            client.create_topic("quiet")
             assert produce(client)
         yield running
 
@@ -191,8 +192,6 @@ def endless_fetch(partitions: int) -> FetchRequest:
 
 def test_fetches_that_wait_shut_nobody_out(broker: BrokerProcess) -> None:
     """A megabyte of them, which could have taken more than the budget while they were read."""
-    with broker.client() as client:
-        client.create_topic("quiet")
     before = forget_peak(broker)
     with ExitStack() as stack:
         for count in (8_000, 8_000, 8_000, *[990] * 15, *[150] * 40):
@@ -202,6 +201,19 @@ def test_fetches_that_wait_shut_nobody_out(broker: BrokerProcess) -> None:
                 answer = honest.produce("here", build_batch([(b"k", b"x" * 300_000)]))
                 assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
     check_bound(broker, before)
+
+
+def test_what_waits_for_a_client_that_is_gone_is_released(broker: BrokerProcess) -> None:
+    """A megabyte of answers behind one that never comes: nothing is read from it any more."""
+    sockets = sockets_of(broker)
+    topics = [MetadataRequestTopic(name=f"{'t' * 200}-{number}") for number in range(900)]
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    for _ in range(10):
+        with broker.client() as client:
+            client.write(endless_fetch(1), 11)
+            for _ in range(10):
+                client.write(request, 8)
+    until(lambda: sockets_of(broker) <= sockets, "the broker closes them, too")
 
 
 def test_large_requests_whose_connections_stay(broker: BrokerProcess) -> None:

@@ -95,7 +95,11 @@ class Connection:
 
     @property
     def buffer_bytes(self) -> int:
-        """What the input takes in memory: up to twice of what was received."""
+        """The size of the buffer for input: up to twice of what was received."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """What it takes in memory: of a very large buffer only what was received."""
 
     @property
     def unread_bytes(self) -> int:

@@ -92,7 +92,7 @@ class HeldMemory:
     def _count_input(self, peer: "ClientPeer") -> None:
         core = peer.core
         is_counted = core.unread_bytes >= COUNTED_BYTES_MIN
-        self.memory.set_input(peer.account, core.buffer_bytes if is_counted else 0)
+        self.memory.set_input(peer.account, core.resident_bytes if is_counted else 0)
         self._note_holder(peer)
 
     def _read_on(self, peer: "ClientPeer", step_bytes: int) -> None:
@@ -304,6 +304,7 @@ class HeldMemory:
             peer.core.trim()  # there may have been a view of its buffer when that was tried last
             memory.set_small(peer.account, _small_bytes(peer))
             _note_in_flight(peer, now_s)
+        self._close_those_that_left()
         self._recount()
         self._is_hopeless = False
         self._close_overdue()
@@ -321,6 +322,12 @@ class HeldMemory:
         if self.memory.take_released_bytes(self.memory.budget_bytes // RELEASED_SHARE):
             self._returned_s = now_s
             self._return_memory()
+
+    def _close_those_that_left(self) -> None:
+        """What waits for clients that are gone, and are not read from, is of no use."""
+        for peer in list(self._holders):
+            if peer.is_blocked and peer.has_left():
+                peer.abort("closed by the client", Cause.CLIENT)
 
     def _close_overdue(self) -> None:
         overdue = set(map(id, self.memory.overdue(self._exchange.now_s)))

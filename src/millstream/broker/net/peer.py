@@ -244,6 +244,17 @@ class ClientPeer(ABC):
     @abstractmethod
     def resume_reading(self) -> None: ...
 
+    @property
+    def is_blocked(self) -> bool:
+        """Not read from until answers leave, or are there: its end would not be noticed."""
+        return not (self._is_reading or self.awaits_turn or self._mutes)
+
+    def has_left(self) -> bool:
+        """Whether the client has closed its side, although nothing is read from it now; False also
+        where the carrier cannot tell.
+        """
+        return False
+
     # -- end -------------------------------------------------------------------------------
 
     def abort(self, reason: str, cause: Cause) -> None:

@@ -8,6 +8,7 @@ write per partition, and answers go straight to the socket instead of through a 
 
 import errno
 import os
+import select
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -168,6 +169,11 @@ class SocketPeer(ClientPeer):
         before the queue, whether that waits for the socket or for the disk (I-36).
         """
         self.core.is_direct = self._is_reading and not self._queue and self.state != CLOSED
+
+    def has_left(self) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     # -- output ----------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from libc.string cimport memcpy, memmove
 from millstream.kernels._compiled.answers cimport Answers
 from millstream.kernels._compiled.big_endian cimport get_i32
 from millstream.kernels._compiled.request_layout cimport FRAME_SIZE_BYTES
+from millstream.kernels._compiled.slots cimport LARGE_BYTES_MAX
 
 cdef extern from "Python.h":
     ctypedef struct PyByteArrayObject:
@@ -61,6 +62,11 @@ cdef class InputBuffer(Answers):
         return self.capacity
 
     @property
+    def resident_bytes(self):
+        # One that is too large to be a spare is new: its pages are touched as bytes are received.
+        return self.capacity if self.capacity <= LARGE_BYTES_MAX else self.end
+
+    @property
     def unread_bytes(self):
         return self.end - self.start
 
@@ -90,7 +96,7 @@ cdef class InputBuffer(Answers):
             return 0  # to copy much is worth it only where little room is left
         # What is claimed is not believed: at most twice of what came.
         size = min(left + wanted, max(2 * left, self.recv_bytes, left + ROOM_BYTES_MIN))
-        if not self.is_shared() and self.capacity >= size:
+        if not self.is_shared() and size <= self.capacity <= LARGE_BYTES_MAX:
             if room < ROOM_BYTES_MIN or left <= self.start:
                 memmove(self.data, self.data + self.start, left)
                 self.start, self.end = 0, left

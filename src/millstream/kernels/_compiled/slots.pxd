@@ -1,6 +1,9 @@
 # C layout of the table of slots, for produce and connection.
 from millstream.kernels._compiled.partition_slot cimport Answerer, PartitionSlot
 
+cdef enum:
+    LARGE_BYTES_MAX = 16 * 1024 * 1024  # of buffers that are kept for other connections
+
 
 cdef struct StagedPartition:
     # One partition of a staged request. `at`: where its error code is in the answer, negative

@@ -27,7 +27,6 @@ __all__ = [
 cdef enum:
     SPARES_MAX = 64
     SPARE_BYTES = 32768
-    LARGE_BYTES_MAX = 16 * 1024 * 1024
 
 
 @cython.final

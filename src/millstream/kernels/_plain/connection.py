@@ -54,15 +54,13 @@ class Connection:
         self.is_direct = False
         self.last_active_s = 0.0
         self.unsent_bytes = 0
-        self.is_for_python = False
-        """Whether the next frame was checked already and takes the slow path."""
+        self.is_for_python = False  # the next frame was checked already: it takes the slow path
         self._table = table
         self._frame_bytes_max = frame_bytes_max
         self._in_flight_max = in_flight_max
         self._output_bytes_max = output_bytes_max
         self._buffer = bytearray()
-        self._start = self._end = 0
-        """What was received and not yet walked is [start, end) of the buffer."""
+        self._start = self._end = 0  # what was received and not yet walked is [start, end)
         self._is_closed = False
         self._numbered = 0
         self._answers: deque[Sequence[Any] | None] = deque()
@@ -99,6 +97,8 @@ class Connection:
     @property
     def buffer_bytes(self) -> int:
         return len(self._buffer)
+
+    resident_bytes = buffer_bytes  # each is copied as a whole
 
     @property
     def unread_bytes(self) -> int:

@@ -27,6 +27,7 @@ class Peer(ClientPeer):
     """A connection that is fed by hand."""
 
     takes_answers = True
+    is_gone = False
 
     def send_queue(self) -> bool:
         if self.takes_answers:
@@ -38,6 +39,9 @@ class Peer(ClientPeer):
 
     def resume_reading(self) -> None:
         self._is_reading = True
+
+    def has_left(self) -> bool:
+        return self.is_gone
 
     def close_carrier(self) -> None:
         pass
@@ -231,7 +235,7 @@ def test_small_leftovers_are_counted_by_the_sweep(world: World) -> None:
     world.sweep()
     assert world.memory.used_bytes == COUNTED_BYTES_MIN - 1 + CONNECTION_BYTES
     world.receive(peer, b"xx")
-    assert peer.account.input_bytes == peer.core.buffer_bytes > COUNTED_BYTES_MIN
+    assert peer.account.input_bytes == peer.core.resident_bytes > COUNTED_BYTES_MIN
 
 
 def test_very_many_connections_with_little_each_are_closed_too(world: World) -> None:
@@ -523,6 +527,23 @@ def test_answers_that_wait_for_an_earlier_one_count(world: World) -> None:
         last.send_answer(0, [b"answer"])
         world.run()
         assert last.account.answer_bytes == 0
+
+
+def test_what_waits_for_a_client_that_is_gone_is_dropped(world: World) -> None:
+    """It is not read from, so its end is not noticed otherwise."""
+    gone, reading = world.connect(), world.connect()
+    for peer in (gone, reading):
+        for _ in range(10):  # as many as may be in flight
+            world.serve(peer)
+        peer.send_answer(1, [bytes(MIB)])
+        world.run()
+    assert gone.is_blocked
+    world.sweep()
+    assert not world.ended
+    gone.is_gone = True
+    world.sweep()
+    assert world.ended == [gone]
+    assert gone.close_cause is Cause.CLIENT
 
 
 def test_answers_that_are_taken_at_once_are_not_counted(world: World) -> None:
