@@ -16,6 +16,7 @@ from millstream.testing.chaos.hostile.attack import (
     open_many,
     raw_frame,
     request_frame,
+    reset_all,
     wait_until_s,
     write_rest,
 )
@@ -157,4 +158,4 @@ def _send_and_stay(scene: Scene, chunks: list[bytes]) -> None:
     rest = {one: memoryview(chunk) for one, chunk in zip(opened, chunks, strict=False)}
     write_rest(scene, rest, "sent whole")
     wait_until_s(deadline_of(scene.target))
-    close_all(opened)
+    reset_all(opened)
