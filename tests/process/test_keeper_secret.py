@@ -1,5 +1,6 @@
 """The cluster's secret with real processes: intruders, brokers without it, older directories."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -90,6 +91,12 @@ def test_an_intruder_reads_changes_and_deletes_nothing(tmp_path: Path) -> None:
         for client in (member, intruder, guesser):
             client.stop()
             client.close()
+        lines = (tmp_path / "stderr").read_text().splitlines()
+        refused = [json.loads(one)["message"] for one in lines if '"client refused: ' in one]
+        assert refused == [
+            "client refused: a request without the cluster's secret",
+            "client refused: a wrong secret",
+        ], "one line of each kind"
         assert cluster.admin.list_topics(timeout=10).brokers
 
 

@@ -255,7 +255,9 @@ def _undo(directories: Sequence[BrokerDirectory]) -> None:
 def _keep_with_keeper(start: Start) -> int:
     # Local import: with an external coordination service none of it is needed.
     from millstream.cli.keeper_thread import HOST, KeeperThread
+    from millstream.observe import logs
 
+    logs.configure(level="WARN")  # of the keeper, which has no process of its own
     state, directories = start.state, start.directories
     # A standalone broker bootstraps the cluster from its metadata: no other may register first.
     waits_for_first = not state.is_cluster and bool(state.brokers)
