@@ -18,6 +18,7 @@ SERVER = (
 
 NOT_FOR_CLIENTS = {
     "broker/process.py": "start and end of the process",
+    "broker/net/limits.py": "at the start",
     "broker/cluster/coordination_access.py": "at the start",
     "broker/cluster/full_replicas.py": "about this broker's own disks, at the pace of its checks",
     "broker/cluster/lost_replicas.py": "about this broker's own disks, at the pace of its checks",

@@ -4,6 +4,9 @@ from typing import Final
 
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.model.limits import IN_FLIGHT_REQUESTS_MAX, MIB
+from millstream.observe.logs import get_logger
+
+log = get_logger("millstream.broker.net.limits")
 
 _NEVER_S: Final = 10 * 365 * 86_400.0
 _NO_LIMIT: Final = 2**62
@@ -27,10 +30,21 @@ class ConfiguredLimits:
 
     @property
     def request_memory_bytes(self) -> int:
-        """At least so much that there is room for one request of the largest size."""
+        """At least so much that there is room for one request of the largest size. Used at the
+        start only.
+        """
         size = self._configs.get_int("queued.max.request.bytes")
+        if size <= 0:
+            return _NO_LIMIT
         least = self.frame_bytes_max * 4 // 3 + MIB
-        return max(size, least) if size > 0 else _NO_LIMIT
+        if size < least:
+            log.warning(
+                "queued.max.request.bytes is raised: the largest request must fit",
+                configured=size,
+                largest_request=self.frame_bytes_max,
+                used=least,
+            )
+        return max(size, least)
 
     @property
     def send_buffer_bytes(self) -> int | None:
