@@ -40,9 +40,10 @@ CLUSTER_ROWS: Final = (
         "inter.broker.listener.name",
         _STRING,
         None,
-        "The listener that other brokers connect to, the only one that answers requests between"
-        " brokers; without it they connect to the first one whose protocol is"
-        " security.inter.broker.protocol, and any listener answers.",
+        "The listener on which this broker connects to others, and the only one on which it answers"
+        " requests between brokers; without it that is the first one whose protocol is"
+        " security.inter.broker.protocol, and any listener answers. To change it, stop all brokers:"
+        " brokers that differ in it refuse each other.",
     ),
     ConfigKey(
         "leader.imbalance.check.interval.seconds",
