@@ -305,7 +305,7 @@ _OWN_ROWS: Final = (
         "What requests may take in memory: their bytes, their decoded form, decompressed batches"
         " and answers that were not taken. Beyond three quarters of it connections wait, beyond all"
         " of it those that hold most for longest are closed. 0 or less: no limit. A smaller value"
-        " than four thirds of socket.request.max.bytes and 1 MiB counts as that much.",
+        " than four thirds of socket.request.max.bytes, plus 1 MiB, counts as that much.",
     ),
     ConfigKey(
         "replica.alter.log.dirs.io.max.bytes.per.second",
