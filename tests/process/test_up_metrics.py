@@ -41,16 +41,18 @@ def settings_of(place: str, broker_id: int, *names: str) -> dict[str, str | None
 
 
 def test_every_broker_serves_metrics_also_where_the_usual_ports_are_taken(tmp_path: Path) -> None:
-    with ExitStack() as taken:
+    with ExitStack() as stack:
+        taken = set()
         for port in (9404, 9405):
             try:
-                taken.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:  # another process has it, which is as good
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:  # another process has it, as long as it likes
                 continue
+            taken.add(port)
         with cluster_up(tmp_path / "data", "--brokers", "2", "--port", "0"):
             ports = metrics_ports(tmp_path)
             assert set(ports) == {1, 2}
-            assert not {9404, 9405} & set(ports.values())
+            assert not taken & set(ports.values())
             for port in ports.values():
                 assert "millstream_group_partitions " in scraped(port)
 

@@ -8,7 +8,6 @@ advances.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from millstream.broker.fetch.closest_replica import replica_selector
 from millstream.broker.fetch.cursors import UNKNOWN, Cursor, Found
 from millstream.broker.fetch.request import INITIAL_SESSION_EPOCH, NO_SESSION_ID, FetchParams
 from millstream.broker.fetch.sessions import FetchRound, FetchSession, next_epoch
@@ -50,7 +49,12 @@ FIRST_MODERN: Final = 10
 
 def reader_of(services: Services, round_: FetchRound, bytes_max: int) -> "FetchReader":
     """For a request that was just begun; `bytes_max` is the broker's limit."""
-    select = replica_selector(services, round_.params) if round_.params.rack_id else None
+    select = None
+    if round_.params.rack_id:
+        # Local import: few clients have a rack, and a start loads little.
+        from millstream.broker.fetch.closest_replica import replica_selector
+
+        select = replica_selector(services, round_.params)
     return FetchReader(services.partitions, round_, bytes_max=bytes_max, select=select)
 
 

@@ -11,7 +11,6 @@ a closed connection.
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from millstream.broker.net.burden import to_close
 from millstream.broker.net.cause import Cause
 from millstream.broker.requests.account import Account, Idle
 from millstream.broker.requests.request_memory import (
@@ -355,6 +354,9 @@ class HeldMemory:
         self, need_bytes: int, next_one: Account | None = None, claim_bytes: int = 0
     ) -> bool:
         """Whether it could be done."""
+        # Local import: most brokers never need it, and a start loads little.
+        from millstream.broker.net.burden import to_close
+
         chosen = to_close(
             {**self._peers, **self._holders},
             need_bytes,
