@@ -9,6 +9,7 @@ a closed connection.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from millstream.broker.net.cause import Cause
@@ -86,7 +87,7 @@ class HeldMemory:
         if memory.is_within(account, size):
             return
         step = max(INPUT_STEP_BYTES, min(size, 2 * INPUT_STEP_BYTES))
-        self._wait(peer, step, lambda: self._read_on(peer, step))
+        self._wait(peer, step, partial(self._read_on, peer, step))
 
     def _count_input(self, peer: "ClientPeer") -> None:
         core = peer.core
@@ -151,7 +152,7 @@ class HeldMemory:
                 idle = Idle(self._exchange.now_s, waits_for_memory=True)
                 memory.set_idle(account, number, idle)
                 self._note_holder(peer)
-                resume = lambda: self._serve(peer, number, kept_bytes + more_bytes, go_on)  # noqa: E731
+                resume = partial(self._serve, peer, number, kept_bytes + more_bytes, go_on)
                 self._wait(peer, more_bytes, resume, had_turn=had_turn)
                 return
         self._serve(peer, number, kept_bytes + more_bytes, go_on)
